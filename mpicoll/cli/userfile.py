@@ -31,7 +31,9 @@ def load(path: str) -> list[algorithms.Algorithm]:
     except ScheduleError as error:
         raise ScheduleError(f"{path}: {error}") from None
     except (Exception, SystemExit) as error:  # whatever the user's lines raise
-        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        # the launcher's SystemExit has a class of its own
+        kind = SystemExit if isinstance(error, SystemExit) else type(error)
+        reason = f"{kind.__name__}: {error}".removesuffix(": ").removesuffix(": None")
         what = f"{named(path)}{_line_of(error, path)} ends with {reason}"
         raise ArgumentError(f"--file: {what}") from error
     new = [algorithm for algorithm in _registered() if algorithm not in before]

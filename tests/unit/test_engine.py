@@ -194,7 +194,7 @@ def test_a_door_tells_lists_apart():
     called, passed, ledger, type_ = [], [], EXTENSION.Ledger(), object()
     function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 5)(lambda *values: called.append(values) or 0)
     address = ctypes.cast(function, ctypes.c_void_p).value
-    door = EXTENSION.Door(ledger, iter(()), passed, [], passed.clear, *[None] * 3, (), None, 0, 0, 0, 1000)
+    door = EXTENSION.Door(ledger, iter(()), passed, [], passed.clear, *[None] * 3, (), None, [], [], [], None, 0, 0, 0, 1000)
     x, y = np.ones(4), np.zeros(4)
     places = ((x.ctypes.data, 0, x.nbytes),)
     with pytest.raises(ValueError, match="a long list"):
