@@ -245,7 +245,7 @@ def _go_on(
     context = operation.context
     context.held.hold(raised)
     record = context.recorder.resume(mark.text, call_site())
-    if list in (arguments[0].__class__, arguments[1].__class__):
+    if list in map(type, arguments):
         arguments = frozen(arguments)
     steps = _keeping(arguments, operation.finish_as_task(record, tag, arguments))
     track = context.call_track(tag >> context.channel.number_bit)
