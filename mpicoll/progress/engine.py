@@ -134,7 +134,7 @@ class Progress:
     def leave(self, call: Unattended) -> None:
         """Leave a call that may begin to those who wait for it, for a while."""
         self._unattended.append(call)
-        self._started[call.delay] = perf_counter()
+        self._started[call.delay] = call.begun
         if not 0 < self._dozes <= call.delay:
             self._attend()
 
