@@ -537,7 +537,7 @@ def test_a_plan_outlives_as_many_others_as_a_tag_of_mpi_has_numbers(comm):
     plans = [comm.Allreduce_init(first, sums[0], algorithm="ring")]
     context._plans = count_from(1 + (1 << 2 * context.channel.number_bit))
     plans.append(comm.Allreduce_init(second, sums[1], algorithm="ring"))
-    assert plans[0].tag != plans[1].tag and plans[0].track == plans[1].track
+    assert plans[0].tag != plans[1].tag and plans[0].place == plans[1].place
     in_order = context.links is None or SIZE != len(context.links.ranks) + 1
     for plan in plans if in_order else plans[:: (-1) ** RANK]:
         plan.Start()
