@@ -2215,18 +2215,16 @@ static int return_turn(Door *d)
 /* starts in a row that do not wait, at most */
 enum { MOST_SKIPS = 63 };
 
-/* Execute the program of a plan that has begun, and wait for a moment where that was not in vain the
- * last time: ranks that compute between start and wait differ by more than that. It waits in turn:
- * no other thread makes a task of it meanwhile. */
-static int advance_started(Door *d, Program *p)
+/* Wait for a plan that has begun, for a moment, where that was not in vain the last time: ranks that
+ * compute between start and wait differ by more than that. It waits in turn: no other thread makes a
+ * task of it meanwhile. */
+static int wait_for_started(Door *d, Program *p)
 {
     if (p->skips) {
         p->skips--;
-        advance_and_look(p);
         return 0;
     }
     const double moment[] = {PLAN_MOMENT, p->moment[1]};
-    advance_briefly(p);
     int taken = p->result == WAITS ? take_turn(d) : 0;
     if (taken < 0) return -1;
     if (taken) {
@@ -2244,13 +2242,23 @@ static int advance_started(Door *d, Program *p)
 
 static PyObject *place_name;
 
-/* Whether an unattended plan comes before all others at its place; -1 and an exception. */
-static int is_first(Door *d, PyObject *plan)
+/* Where a plan is among those that are unattended; -1: it is none of them. */
+static Py_ssize_t number_of(const Door *d, PyObject *plan)
 {
-    PyObject *unattended = d->held[UNATTENDED], *other;
+    PyObject *unattended = d->held[UNATTENDED];
+    for (Py_ssize_t n = 0; n < PyList_Size(unattended); n++)
+        if (PyList_GetItem(unattended, n) == plan) return n;
+    return -1;
+}
+
+/* Whether no other unattended plan comes before it at its place; -1 and an exception. */
+static int is_first(const Door *d, PyObject *plan)
+{
+    PyObject *unattended = d->held[UNATTENDED];
     int is_elsewhere = 1;
     for (Py_ssize_t n = 0; is_elsewhere == 1 && n < PyList_Size(unattended); n++) {
-        if ((other = PyList_GetItem(unattended, n)) == plan) return 1;
+        PyObject *other = PyList_GetItem(unattended, n);
+        if (other == plan) break;
         Py_INCREF(other);
         PyObject *place = PyObject_GetAttr(plan, place_name);
         PyObject *taken = PyObject_GetAttr(other, place_name);
@@ -2259,24 +2267,20 @@ static int is_first(Door *d, PyObject *plan)
         Py_XDECREF(taken);
         Py_DECREF(other);
     }
-    return is_elsewhere < 0 ? -1 : 0; /* it is none, too: another thread has made a task of it */
+    return is_elsewhere;
 }
 
-/* Take a plan off the list of those that are unattended. Needs the turn, or that it has not been
- * seen by others. */
-static int forget_plan(Door *d, PyObject *plan)
+/* Take a plan off the list of those that are unattended. Needs the turn. */
+static int forget_plan(const Door *d, PyObject *plan)
 {
-    PyObject *unattended = d->held[UNATTENDED];
-    for (Py_ssize_t n = 0; n < PyList_Size(unattended); n++)
-        if (PyList_GetItem(unattended, n) == plan)
-            return PyList_SetSlice(unattended, n, n + 1, NULL);
-    return 0;
+    Py_ssize_t number = number_of(d, plan);
+    return number < 0 ? 0 : PyList_SetSlice(d->held[UNATTENDED], number, number + 1, NULL);
 }
 
 PyDoc_STRVAR(start_plan_doc,
              "start(plan)\n\n"
-             "Begin a plan that is unattended, if none comes before it at its place. True: it has\n"
-             "ended, and is not unattended any more; None: it has not; False: it has not begun.");
+             "Begin a plan, if no unattended one comes before it at its place. True: it has ended.\n"
+             "None: it has not, and is unattended. False: it has not begun.");
 static PyObject *door_start(PyObject *self, PyObject *plan)
 {
     Door *d = (Door *)self;
@@ -2286,7 +2290,6 @@ static PyObject *door_start(PyObject *self, PyObject *plan)
         Py_RETURN_FALSE;
     int first = is_first(d, plan), hindered = is_hindered(d);
     if (first < 0 || hindered < 0) return NULL;
-    if (first && d->has_begun) Py_RETURN_NONE; /* by another thread, which waits for all */
     const Known *k = d->known[0];
     Program *p = k->program[0];
     if (p->freed || k->epoch != *numpy.epoch) {
@@ -2296,19 +2299,26 @@ static PyObject *door_start(PyObject *self, PyObject *plan)
     if (!first || hindered || is_busy(k)) Py_RETURN_FALSE;
     memcpy(p->buffer, k->buffer, sizeof p->buffer);
     memcpy(p->shift, k->shift, sizeof p->shift);
-    PyObject *capsules = k->capsules; /* another thread may have the door forget the call */
-    Py_INCREF(capsules);
     begin(p, k->tag);
     d->has_begun = 1;
     l->messages += k->messages;
     l->nbytes += k->nbytes;
-    int failed = advance_started(d, p), has_ended = p->result == DONE;
-    Py_DECREF(capsules);
-    if (failed) return NULL;
-    if (!has_ended) Py_RETURN_NONE;
+    if (p->skips)
+        advance_and_look(p);
+    else
+        advance_briefly(p);
+    if (p->result != DONE) {
+        /* listed before another thread may run: it would begin another one at this place */
+        if (number_of(d, plan) < 0 && PyList_Append(d->held[UNATTENDED], plan)) return NULL;
+        PyObject *capsules = k->capsules; /* another thread may have the door forget the call */
+        Py_INCREF(capsules);
+        int failed = wait_for_started(d, p), has_ended = p->result == DONE;
+        Py_DECREF(capsules);
+        if (failed) return NULL;
+        if (!has_ended) Py_RETURN_NONE;
+    }
     l->count++;
-    if (forget_plan(d, plan)) return NULL;
-    Py_RETURN_TRUE;
+    return forget_plan(d, plan) ? NULL : PyBool_FromLong(1);
 }
 
 /* Advance a plan that has begun here until nothing moves for so long; WAITS, DONE, or what Python has

@@ -341,10 +341,7 @@ class ScheduledCall(Operation):
         )  # fmt: skip
 
     def _is_left_unattended(self) -> bool:
-        """Begin in the extension, without a task; whether it can.
-
-        It is on the list before it begins, so that no other thread begins another one at its place.
-        """
+        """Begin in the extension, without a task; whether it can."""
         door = self._door
         if door is None:
             return False
@@ -354,16 +351,14 @@ class ScheduledCall(Operation):
         door.has_begun = self.has_ended = self._over = False
         self.task = None
         self.begun = perf_counter()
-        PROGRESS.leave(self)
         ended: bool | None = door.start(self)
         if ended:
             self.has_ended = True
-            return True
-        self._site = quick_site()
-        if ended is None or PROGRESS.must_defer(self):
-            return True
-        # another thread may have made a task of it
-        self._over = PROGRESS.forget(self)
+        elif ended is None or PROGRESS.defer(self):
+            self._site = quick_site()
+            PROGRESS.leave(self)
+        else:
+            self._over = True
         return not self._over
 
     # See `progress.Unattended`.

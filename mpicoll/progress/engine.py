@@ -64,7 +64,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
-        #: in the order of their starts, from before they begin
+        #: in the order of their starts; the doors of plans add those that they begin
         self._unattended: list[Unattended] = []
         #: an object for each thread that moves calls: until it is done none begins without a task
         self._holds: list[object] = []
@@ -132,8 +132,7 @@ class Progress:
     # Calls that are unattended.
 
     def leave(self, call: Unattended) -> None:
-        """Leave a call that may begin to those who wait for it, for a while."""
-        self._unattended.append(call)
+        """Leave an unattended call to those who wait for it, for a while."""
         self._started[call.delay] = call.begun
         if not 0 < self._dozes <= call.delay:
             self._attend()
@@ -147,10 +146,12 @@ class Progress:
         """Whether a call was left, and neither has ended nor is a task."""
         return call in self._unattended
 
-    def must_defer(self, call: Unattended) -> bool:
-        """Whether another unattended call goes before, as it has the same place."""
-        first = next((one for one in list(self._unattended) if one.place == call.place), None)
-        return first is not call and first is not None
+    def defer(self, call: Unattended) -> bool:
+        """Let it begin after the unattended call that has its place; False: there is none."""
+        if all([other.place != call.place for other in list(self._unattended)]):
+            return False
+        self._unattended.append(call)
+        return True
 
     def finish(self, call: Unattended) -> None:
         """Advance what is unattended until this call has ended; a task where that takes long."""
@@ -184,7 +185,7 @@ class Progress:
             moves = [one.go_on(0.0) for one in calls]
             for one in calls:
                 if one.has_ended:
-                    self.forget(one)
+                    self._forget(one)
             if None in moves:
                 return
             if any(moves):
@@ -194,13 +195,9 @@ class Progress:
             else:
                 os.sched_yield()
 
-    def forget(self, call: Unattended) -> bool:
-        """Leave it no more; whether it was left until now."""
-        try:
+    def _forget(self, call: Unattended) -> None:
+        with suppress(ValueError):  # a signal handler or another thread was faster
             self._unattended.remove(call)
-        except ValueError:  # a signal handler or another thread was faster
-            return False
-        return True
 
     def attend_all(self) -> None:
         """Make tasks of all that is unattended. The thread finds them at its next look."""
@@ -211,7 +208,7 @@ class Progress:
         # each may be interrupted by a signal handler, which goes through the same calls, or raises
         for call in list(self._unattended):
             self._admission.take(self._enter, call.as_task(), patience=FOR_EVER)
-            self.forget(call)
+            self._forget(call)
 
     # Which tasks run: decided by one thread at a time.
 
