@@ -63,6 +63,22 @@ def op_of(name: str) -> MPI.Op:
 # ---- what ranks contribute
 
 
+def with_lists_of_its_own(method, arguments, options):
+    """Make a call whose lists the caller uses for something else as soon as its method has returned."""
+    lists = []
+
+    def copied(argument):
+        if argument.__class__ is not list:
+            return argument
+        lists.append([copied(item) for item in argument])
+        return lists[-1]
+
+    handle = method(*map(copied, arguments), **options)
+    for each in lists:
+        each[:] = [None] * len(each)
+    return handle
+
+
 def values(call, repetition: int, rank: int, count: int) -> np.ndarray:
     """The vector of a rank: any bits at all where they are only moved, numbers whose result is exact where not."""
     dtype = np.dtype(call["dtype"])
@@ -270,7 +286,7 @@ class Bound:
         if self.call.get("compression"):
             options["compression"] = self.call["compression"]
         names = {"blocking": self.method, "begin": f"I{self.method.lower()}", "plan": f"{self.method}_init"}
-        return getattr(comm, names[form])(*self.arguments, **options)
+        return with_lists_of_its_own(getattr(comm, names[form]), self.arguments, options)
 
     def problem(self):
         """What is wrong with this rank's memory; empty where nothing is."""
