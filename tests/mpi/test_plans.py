@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from itertools import count as count_from
 
 import numpy as np
@@ -233,11 +234,12 @@ class Interrupted(Exception):
 
 
 def interrupted_in(function, name):
-    """Call it; a signal comes when it calls a function of mpicoll with that name. Whether one has come."""
+    """Call it; a signal comes when it calls a function with that name beside the steps of calls. Whether one has come."""
     called = []
 
     def profile(frame, event, _):
-        if event == "call" and frame.f_code.co_name == name and "mpicoll" in frame.f_code.co_filename:
+        room = Path(frame.f_code.co_filename).parent.name
+        if event == "call" and frame.f_code.co_name == name and room in ("progress", "execute"):
             sys.setprofile(None)
             called.append(name)
             signal.raise_signal(signal.SIGUSR1)
