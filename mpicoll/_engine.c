@@ -1886,7 +1886,8 @@ static void door_free(PyObject *self)
 
 PyDoc_STRVAR(door_doc,
              "Door(ledger, calls, passed, listeners, remember_passed, finish, interrupted, fail,\n"
-             "     lists, backoff, unattended, holds, tasks, turn, begun, recent, half, most_passed)\n\n"
+             "     lists, backoff, unattended, holds, tasks, turn, begun, recent, half,\n"
+             "     most_passed)\n\n"
              "Serves the calls of one method that it knows, where all `lists` are empty, and\n"
              "`backoff.aside` is 0; backoff may be None. It knows what its arguments refer to, and\n"
              "keeps it alive, but for arrays. For plans: see `Progress.rooms`.");
@@ -2215,9 +2216,9 @@ static int return_turn(Door *d)
 /* starts in a row that do not wait, at most */
 enum { MOST_SKIPS = 63 };
 
-/* Wait for a plan that has begun, for a moment, where that was not in vain the last time: ranks that
- * compute between start and wait differ by more than that. It waits in turn: no other thread makes a
- * task of it meanwhile. */
+/* Wait for a plan that has begun, for a moment, where that was not in vain the last time: ranks
+ * that compute between start and wait differ by more than that. It waits in turn: no other thread
+ * makes a task of it meanwhile. */
 static int wait_for_started(Door *d, Program *p)
 {
     if (p->skips) {
@@ -2279,8 +2280,8 @@ static int forget_plan(const Door *d, PyObject *plan)
 
 PyDoc_STRVAR(start_plan_doc,
              "start(plan)\n\n"
-             "Begin a plan, if no unattended one comes before it at its place. True: it has ended.\n"
-             "None: it has not, and is unattended. False: it has not begun.");
+             "Begin a plan, if no unattended one comes before it at its place. True: it has\n"
+             "ended. None: it has not, and is unattended. False: it has not begun.");
 static PyObject *door_start(PyObject *self, PyObject *plan)
 {
     Door *d = (Door *)self;
@@ -2288,7 +2289,7 @@ static PyObject *door_start(PyObject *self, PyObject *plan)
     if (!d->knows || l->is_closed || l->lists_all || PyList_Size(d->held[LISTENERS]) ||
         PyList_Size(d->held[HOLDS]))
         Py_RETURN_FALSE;
-    int first = is_first(d, plan), hindered = is_hindered(d);
+    int hindered = is_hindered(d), first = is_first(d, plan);
     if (first < 0 || hindered < 0) return NULL;
     const Known *k = d->known[0];
     Program *p = k->program[0];
@@ -2321,8 +2322,8 @@ static PyObject *door_start(PyObject *self, PyObject *plan)
     return forget_plan(d, plan) ? NULL : PyBool_FromLong(1);
 }
 
-/* Advance a plan that has begun here until nothing moves for so long; WAITS, DONE, or what Python has
- * to see to. *moved: whether it has moved. */
+/* Advance a plan that has begun here until nothing moves for so long; WAITS, DONE, or what Python
+ * has to see to. *moved: whether it has moved. */
 static int advance_plan(Door *d, double patience, int *moved)
 {
     const Known *k = d->known[0];
@@ -2357,9 +2358,9 @@ static PyObject *door_go_on(PyObject *self, PyObject *patience)
 }
 
 PyDoc_STRVAR(finish_doc, "finish(plan, seconds)\n\n"
-                         "Advance a plan that is unattended until nothing moves for so long. True:\n"
-                         "it has ended, and is not unattended any more. False: it has not, or is not\n"
-                         "all that is under way.");
+                         "Advance a plan that is unattended until nothing moves for so long.\n"
+                         "True: it has ended, and is not unattended any more. False: it has not,\n"
+                         "or is not all that is under way.");
 static PyObject *door_finish(PyObject *self, PyObject *args)
 {
     Door *d = (Door *)self;

@@ -409,7 +409,7 @@ class ScheduledCall(Operation):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Make progress without blocking; True when done."""
-        done = PROGRESS.has_finished(self)
+        done = self.has_ended or PROGRESS.has_finished(self)
         if self.task is not None:
             done = PROGRESS.test(self.task)
         self._over = self._over or done

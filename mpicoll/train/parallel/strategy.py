@@ -227,9 +227,8 @@ class Strategy:
         if self.reducer.feedback is not None:
             self.reducer.feedback.mend()
         steps = self.update.optimizer.steps
-        wholes, everyone = zip(
-            *self.comm.allgather((self.is_whole(), {"the updates that were made": steps}))
-        )
+        mine = self.is_whole(), {"the updates that were made": steps}, len(self._losses)
+        wholes, everyone, lengths = zip(*self.comm.allgather(mine))
         if not all(wholes):
             torn = [rank for rank, is_whole in enumerate(wholes) if not is_whole]
             raise StaleParameters(
@@ -237,7 +236,7 @@ class Strategy:
                 f"exception has ended: {GO_ON}"
             )
         must_agree(everyone, f"An exception has left them in different steps: {GO_ON}")
-        del self._losses[min(self.comm.allgather(len(self._losses))) :]
+        del self._losses[min(lengths) :]
         return self.reduce_losses()
 
     def replaced(self) -> None:
