@@ -22,12 +22,13 @@ INTEL = {
     "I_MPI_WAIT_MODE": "1",
 }
 #: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them
-#: that a host was cut off. quirk: heartbeat-tells-one
+#: that a host was cut off. quirk: heartbeat-tells-one, first-message-to-the-lost
 DETECTOR = {
     "mpi_ft_detector": "true",
     "mpi_ft_detector_thread": "true",
     "mpi_ft_detector_period": "0.3",
     "mpi_ft_propagator_with_rbcast": "true",
+    "mpi_preconnect_mpi": "true",
 }
 #: the default of OMPI_MCA_mpi_ft_detector_timeout, in seconds: at least, and for each process that
 #: shares a core, for which MPI_Init takes longer (measured with 6 of them: 3 s is enough, 1 s is

@@ -28,6 +28,8 @@ _ENABLED = "OMPI_MCA_mpi_ft_enable"
 _HEARTBEATS = "OMPI_MCA_mpi_ft_detector"
 #: the rank that hears no more heartbeats of another one tells all ranks. quirk: heartbeat-tells-one
 _PROPAGATOR = "OMPI_MCA_mpi_ft_propagator_with_rbcast"
+#: all pairs of ranks connect in MPI_Init. quirk: first-message-to-the-lost
+_CONNECTED = "OMPI_MCA_mpi_preconnect_mpi"
 #: collectives over several hosts with several ranks each. quirk: han-ignores-deaths
 _HAN = "han"
 _COMPONENTS = "OMPI_MCA_coll"
@@ -68,6 +70,11 @@ def refusal() -> str:
         return (
             "with heartbeats alone one rank learns that another is lost, and the others wait for "
             "ever: start it by mpirun --with-ft ulfm --mca mpi_ft_propagator_with_rbcast true, too"
+        )
+    if _set(_HEARTBEATS) and _several_hosts() and not _set(_CONNECTED):
+        return (
+            "a first message to a rank of a host that was cut off waits for ever: start it by "
+            "mpirun --with-ft ulfm --mca mpi_preconnect_mpi true, too"
         )
     components = os.environ.get(_COMPONENTS, "^")  # those to use, or, after ^, not to use
     is_han_listed = _HAN in components.lstrip("^").split(",")

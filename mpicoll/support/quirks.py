@@ -235,6 +235,16 @@ QUIRKS = (
         "::test_heartbeats_of_which_only_one_rank_hears_are_refused",
     ),
     Quirk(
+        name="first-message-to-the-lost",
+        library=OPEN_MPI,
+        versions="5.0.11",
+        symptom="The first message between two ranks asks the launcher's daemons where the other"
+        " rank is: it waits for ever for one of a host that was cut off.",
+        instead="`mpicoll cluster --survive` sets mpi_preconnect_mpi; with heartbeats on several"
+        " hosts survival is refused without it.",
+        test="tests/system/test_survival.py::test_a_first_message_to_a_host_that_is_cut_off",
+    ),
+    Quirk(
         name="han-ignores-deaths",
         library=OPEN_MPI,
         versions="",

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from benchmarks.run.dying import CUT
 from benchmarks.run.survive import PARALLEL, Plan
 from benchmarks.run.survive import run as trained
+from mpicoll.cluster import Cluster
 from mpicoll.cluster.job import Job
 from mpicoll.cluster.namespaces import unavailable
 from tests.support import owing as owing_program
@@ -25,6 +28,7 @@ from tests.support.launching import PATIENCE, ROOT, environment, installations
 found = {one.name: one for one in installations()}
 OPEN = pytest.mark.skipif("openmpi" not in found, reason="lost ranks are survived with Open MPI only, and none is here")
 THOROUGH = pytest.mark.thorough
+ENDED_BY_OPEN_MPI = ("I have been reported dead by someone else", "Send error after request freed")
 #: relative: after a death a step is summed over other ranks
 ROUNDING = 1e-5
 
@@ -46,12 +50,13 @@ def run(name, size, *words, survive=True):
 def cut_off(monkeypatch, tolerance, *plan):
     """The row of a training of which a host is cut off.
 
-    Where heartbeats are late Open MPI takes a rank that lives for dead, which then ends itself: such a run says nothing.
+    Open MPI may end ranks that live: those whose heartbeats are late, and those of which a send fails that it has
+    given up before. Such a run says nothing.
     """
     monkeypatch.setenv("OMPI_MCA_mpi_ft_detector_timeout", "10")  # so that this is rare on a busy machine
     for _ in range(4):
         row = trained(Plan(0, *plan), tolerance)
-        if "I have been reported dead by someone else" not in row["output"]:
+        if not any(reason in row["output"] for reason in ENDED_BY_OPEN_MPI):
             break
     return row
 
@@ -223,6 +228,45 @@ def test_a_host_that_is_cut_off(hosts, ranks, victim, strategy, monkeypatch):
     cut = (victim, f"{PARALLEL}.optimizer_step:Update.publish", 40, CUT)
     row = cut_off(monkeypatch, ROUNDING, ranks, options, "", (cut,), False, hosts)
     assert row["outcome"] == "went on" and row["cut"] == 1 and "step_s" in row["interruptions"][0], told(row)
+
+
+FIRST_MESSAGE = """
+import sys, time
+from pathlib import Path
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+folder = Path(sys.argv[1])
+if comm.rank == 2:
+    (folder / "ready").touch()
+    time.sleep(600)
+while not (folder / "cut").exists():
+    time.sleep(0.01)
+try:
+    comm.Send(bytearray(1), 2)
+    comm.Recv(bytearray(1), 2)
+except mpicoll.RankFailure as failure:
+    (folder / f"{comm.rank}").write_text(str(failure.ranks))
+"""
+
+
+@pytest.mark.thorough
+@OPEN
+@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+def test_a_first_message_to_a_host_that_is_cut_off(tmp_path):
+    """Ranks 0 and 2 of four neither exchange heartbeats, nor is there an earlier message between them."""
+    told_of = [tmp_path / str(rank) for rank in (0, 1, 3)]
+    with Cluster(4) as cluster, ThreadPoolExecutor(1) as pool:
+        job = pool.submit(cluster.run, ["python", "-c", FIRST_MESSAGE, tmp_path], "openmpi", survive=True, capture_output=True)
+        until = time.monotonic() + PATIENCE / 4
+        while not all(path.exists() for path in told_of) and not job.done() and time.monotonic() < until:
+            if (tmp_path / "ready").exists() and not (tmp_path / "cut").exists():
+                cluster.cut("host2")
+                (tmp_path / "cut").touch()
+            time.sleep(0.01)
+        cluster.close()  # the launcher may stay, as it has lost a host
+        assert [path.read_text() for path in told_of if path.exists()] == ["(2,)"] * 3, job.result()
 
 
 @pytest.mark.thorough
