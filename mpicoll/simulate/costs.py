@@ -108,44 +108,38 @@ def _fold(size: int) -> int:
     return size - (1 << _floor_log2(size))
 
 
-def _plus(first: PathCost, second: PathCost) -> PathCost:
-    """Both, one after the other."""
-    rounds = first.rounds + second.rounds
-    return PathCost(rounds, first.sent + second.sent, first.reduced + second.reduced)
-
-
 #: of the number of ranks and of segments
 Formula: TypeAlias = Callable[[int, int], PathCost]
 
 
-def _linear(p: int, _: int, reduces: bool = False) -> PathCost:
+def _linear(p: int, _: int) -> PathCost:
     """One rank exchanges whole vectors with all others in turn."""
-    return PathCost(p - 1, p - 1, p - 1 if reduces else 0)
+    return PathCost(p - 1, p - 1, 0)
 
 
-def _binomial(p: int, _: int, reduces: bool = False) -> PathCost:
+def _binomial(p: int, _: int) -> PathCost:
     """Whole vectors along a binomial tree."""
-    return PathCost(_ceil_log2(p), _ceil_log2(p), _ceil_log2(p) if reduces else 0)
+    return PathCost(_ceil_log2(p), _ceil_log2(p), 0)
 
 
-def _in_turns(p: int, _: int, reduces: bool = False) -> PathCost:
+def _in_turns(p: int, _: int) -> PathCost:
     """p-1 blocks in as many rounds: ring, pairwise, and the root of a linear scatter or gather."""
-    return PathCost(p - 1, _share(p), _share(p) if reduces else 0)
+    return PathCost(p - 1, _share(p), 0)
 
 
-def _logarithmic(p: int, _: int, reduces: bool = False) -> PathCost:
+def _logarithmic(p: int, _: int) -> PathCost:
     """The same blocks in q rounds: circulant, Bruck, the root of a binomial scatter or gather."""
-    return PathCost(_ceil_log2(p), _share(p), _share(p) if reduces else 0)
+    return PathCost(_ceil_log2(p), _share(p), 0)
 
 
-def _all_at_once(p: int, _: int, reduces: bool = False) -> PathCost:
+def _all_at_once(p: int, _: int) -> PathCost:
     """A block from each rank to each other one, in one round.
 
     The first free ports pair ranks i and j in turn i xor j, so there are 2^q - 1 turns, some empty
     unless p is a power of two.
     """
     turns = (1 << _ceil_log2(p)) - 1
-    return PathCost(turns, turns / p, _share(p) if reduces else 0)
+    return PathCost(turns, turns / p, 0)
 
 
 def _all_but_a_block(p: int, _: int) -> PathCost:
@@ -159,9 +153,9 @@ def _store_and_forward(p: int, _: int) -> PathCost:
     return PathCost(_ceil_log2(p), moved / p, 0)
 
 
-def _chain(p: int, n: int, reduces: bool = False) -> PathCost:
+def _chain(p: int, n: int) -> PathCost:
     """Along a chain, in n segments: n + p - 2 rounds."""
-    return PathCost(n + p - 2, (n + p - 2) / n, (n + p - 2) / n if reduces else 0)
+    return PathCost(n + p - 2, (n + p - 2) / n, 0)
 
 
 def _both_chains(p: int, n: int) -> PathCost:
@@ -174,13 +168,12 @@ def _both_chains(p: int, n: int) -> PathCost:
 
 def _exclusive_chain(p: int, n: int) -> PathCost:
     """Along a chain; the last rank adds nothing."""
-    cost = _chain(p, n)
-    return cost._replace(reduced=(n + p - 3) / n if p > 2 else 0)
+    return _chain(p, n)._replace(reduced=(n + p - 3) / n if p > 2 else 0)
 
 
-def _circulant(p: int, n: int, reduces: bool = False) -> PathCost:
+def _circulant(p: int, n: int) -> PathCost:
     rounds = n - 1 + _ceil_log2(p)
-    return PathCost(rounds, rounds / n, reduces * rounds / n)
+    return PathCost(rounds, rounds / n, 0)
 
 
 def _recursive_doubling(p: int, _: int) -> PathCost:
@@ -219,12 +212,24 @@ def _doubling(p: int, _: int) -> PathCost:
     return _halving(p, _)._replace(reduced=0)
 
 
-def _reduces(formula: Callable[..., PathCost]) -> Formula:
-    return lambda p, n: formula(p, n, reduces=True)
+def _reduces(formula: Formula) -> Formula:
+    """The same messages, each of which is added to what its receiver has."""
+
+    def cost(p: int, n: int) -> PathCost:
+        moved = formula(p, n)
+        return moved._replace(reduced=moved.sent)
+
+    return cost
 
 
 def _two(first: Formula, second: Formula) -> Formula:
-    return lambda p, n: _plus(first(p, n), second(p, n))
+    """Both, one after the other."""
+
+    def cost(p: int, n: int) -> PathCost:
+        rounds, sent, reduced = map(sum, zip(first(p, n), second(p, n)))
+        return PathCost(int(rounds), sent, reduced)
+
+    return cost
 
 
 _FORMULAS: dict[tuple[str, str], Formula] = {
@@ -242,7 +247,8 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("reduce_scatter", "halving"): _halving,
     ("reduce_scatter", "circulant"): _reduces(_logarithmic),
     ("reduce_scatter", "pairwise"): _reduces(_in_turns),
-    ("reduce_scatter", "direct"): _reduces(_all_at_once),
+    # some turns have no message
+    ("reduce_scatter", "direct"): lambda p, n: _all_at_once(p, n)._replace(reduced=_share(p)),
     ("allgather", "ring"): _in_turns,
     ("allgather", "doubling"): _doubling,
     ("allgather", "circulant"): _logarithmic,
