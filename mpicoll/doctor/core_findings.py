@@ -9,7 +9,7 @@ from statistics import median
 from ..support.quirks import is_open_mpi
 from ..support.units import format_seconds, many
 from .finding import NOTE, SLOW, WRONG, Finding, node_text, numbers_text, outlier, ranks_text
-from .records import CoreResult, Measured, RankFacts
+from .records import CoreResult, Measured, RankFacts, processors_of
 
 #: of the median time of the computation
 SLOW_CORE = 1.6
@@ -26,7 +26,7 @@ def shared_cores(measured: Measured) -> Iterator[Finding]:
     for node, ranks in enumerate(measured.nodes):
         told: set[int] = set()
         masks = sorted({facts.processors for facts in ranks}, key=len)
-        unions = [*masks, tuple(sorted({number for mask in masks for number in mask}))]
+        unions = [*masks, tuple(sorted(processors_of(ranks)))]
         for mask in unions:
             inside = [facts for facts in ranks if set(facts.processors) <= set(mask)]
             if len(inside) > len(mask) and not {facts.rank for facts in inside} <= told:
@@ -37,8 +37,7 @@ def shared_cores(measured: Measured) -> Iterator[Finding]:
 def _shared_core(
     measured: Measured, node: int, inside: Sequence[RankFacts], mask: Sequence[int]
 ) -> Finding:
-    every = {number for facts in measured.nodes[node] for number in facts.processors}
-    unbound = set(mask) == every and len(mask) > 1
+    unbound = set(mask) == processors_of(measured.nodes[node]) and len(mask) > 1
     advice = (
         "start fewer ranks on the node"
         if unbound
@@ -67,7 +66,7 @@ def too_many_threads(measured: Measured) -> Iterator[Finding]:
     """Threads of BLAS that have to share cores."""
     told: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
     for node, ranks in enumerate(measured.nodes):
-        processors = {number for facts in ranks for number in facts.processors}
+        processors = processors_of(ranks)
         total = sum(facts.threads for facts in ranks)
         own = [facts for facts in ranks if facts.threads > len(facts.processors)]
         if max(facts.threads for facts in ranks) < 2 or (total <= len(processors) and not own):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from functools import reduce
 
 from mpi4py import MPI
 
@@ -18,7 +17,7 @@ from .collectives import measure_allreduce
 from .core_findings import busy_ranks
 from .link_findings import capabilities, slow_pairs
 from .pairs import Prober, tournament
-from .records import CoreResult, Measured, NodeTraffic, PairResult, RankFacts
+from .records import CoreResult, Measured, NodeTraffic, PairResult, RankFacts, by_pair
 from .waiting import Patience
 
 #: how often a suspicion is measured again
@@ -52,7 +51,7 @@ def _examine(comm: MPI.Intracomm) -> Measured:
     ranks = _facts(comm, patience)
     transport = Context.of(communicator).topology.transport
     measured = Measured(library(), transport, ranks)
-    patience.crowded = measured.one_kernel or _crowded(measured)
+    patience.crowded = measured.crowded
     measured = _with_cores(measured, comm, patience)
     measured = _with_pairs(measured, comm, patience)
     patience.meet("the messages")
@@ -87,14 +86,6 @@ def _facts(comm: MPI.Intracomm, patience: Patience) -> list[RankFacts]:
     everyone = patience.gather(facts, "the facts of the ranks")
     order = sorted({facts.node for facts in everyone})
     return [replace(facts, node=order.index(facts.node)) for facts in everyone]
-
-
-def _crowded(measured: Measured) -> bool:
-    """Whether a node has more ranks than processors for them."""
-    return any(
-        len(ranks) > len({number for facts in ranks for number in facts.processors})
-        for ranks in measured.nodes
-    )
 
 
 # cores
@@ -203,16 +194,9 @@ def _confirmed(measured: Measured, prober: Prober, leaders: list[int]) -> Measur
         if not pairs or left <= 0:
             break
         again = prober.play([[pair] for pair in pairs], leaders, min(1.2, left / len(pairs)))
-        measured = replace(measured, alone=_merged([*measured.alone, *again]))
+        merged = by_pair((*measured.alone, *again))
+        measured = replace(measured, alone=list(merged.values()))
     return measured
-
-
-def _merged(results: list[PairResult]) -> list[PairResult]:
-    """One result for each pair."""
-    by_pair: dict[tuple[int, int], list[PairResult]] = {}
-    for result in results:
-        by_pair.setdefault((result.source, result.target), []).append(result)
-    return [reduce(PairResult.best_with, every) for every in by_pair.values()]
 
 
 def _inside(measured: Measured, prober: Prober) -> list[PairResult]:

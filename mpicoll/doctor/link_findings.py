@@ -8,7 +8,7 @@ from statistics import median
 
 from ..support.units import format_seconds, many
 from .finding import NOTE, SLOW, WRONG, Finding, node_text, rate_text
-from .records import Measured, PairResult
+from .records import Measured, PairResult, by_pair
 
 #: of the median bandwidth of nodes, below which a node or a link is slow
 SLOW_LINK = 0.6
@@ -265,8 +265,8 @@ def contended_links(measured: Measured) -> Iterator[Finding]:
 
 def contention(measured: Measured) -> float:
     """How many times faster a pair is alone than beside all others: the median, at least 1."""
-    together = {(result.source, result.target): result for result in measured.pairs}
-    alone = {(result.source, result.target): result for result in measured.alone}
+    together = by_pair(measured.pairs)
+    alone = by_pair(measured.alone)
     ratios = [
         alone[pair].bandwidth / together[pair].bandwidth for pair in alone if pair in together
     ]

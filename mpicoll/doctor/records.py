@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,6 +28,11 @@ class RankFacts:
     settings: Mapping[str, str]
     #: whether the kernel lets a TCP connection that was idle begin slowly again
     slow_restarts: bool = False
+
+
+def processors_of(ranks: Iterable[RankFacts]) -> set[int]:
+    """The processors that one of these ranks may use."""
+    return {number for facts in ranks for number in facts.processors}
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,15 @@ class PairResult:
             self.sessions + later.sessions,
             later.clock,
         )
+
+
+def by_pair(results: Iterable[PairResult]) -> dict[tuple[int, int], PairResult]:
+    """The measurements of each pair as one, by source and target."""
+    merged: dict[tuple[int, int], PairResult] = {}
+    for result in results:
+        pair = result.source, result.target
+        merged[pair] = merged[pair].best_with(result) if pair in merged else result
+    return merged
 
 
 @dataclass(frozen=True)
@@ -170,13 +184,16 @@ class Measured:
         kernels = [ranks[0].kernel for ranks in self.nodes if ranks[0].kernel]
         return len(set(kernels)) < len(kernels)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether nodes share cores, or one has more ranks than processors for them."""
+        return self.one_kernel or any(
+            len(ranks) > len(processors_of(ranks)) for ranks in self.nodes
+        )
+
     def best_pairs(self) -> dict[tuple[int, int], PairResult]:
         """The best measurement of each pair, by source and target."""
-        best: dict[tuple[int, int], PairResult] = {}
-        for result in (*self.pairs, *self.alone):
-            key = result.source, result.target
-            best[key] = best[key].best_with(result) if key in best else result
-        return best
+        return by_pair((*self.pairs, *self.alone))
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""

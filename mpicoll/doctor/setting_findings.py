@@ -123,11 +123,7 @@ def _yielding(measured: Measured) -> Iterator[Finding]:
     """Ranks that yield although each has a core."""
     name = "OMPI_MCA_mpi_yield_when_idle"
     yielding = [facts for facts in measured.ranks if facts.settings.get(name) in ("1", "true")]
-    crowded = measured.one_kernel or any(
-        len(ranks) > len({number for facts in ranks for number in facts.processors})
-        for ranks in measured.nodes
-    )
-    if yielding and not crowded:
+    if yielding and not measured.crowded:
         yield Finding(
             NOTE,
             "yields",
