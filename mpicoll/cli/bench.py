@@ -11,7 +11,7 @@ from . import outfiles, userfile
 from .bench_lines import Lines, osu, summary
 from .graphfile import measured
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
-from .options import add_shared, compressible, must_be_compressible, must_take_time, parse_sizes
+from .options import add_shared, must_be_compressible, must_take_time, parse_sizes
 from .screen import comment, folded
 from .values import parsed, size, whole
 
@@ -157,9 +157,8 @@ def _words(arguments: Namespace) -> list[str]:
 def _check_compression(arguments: Namespace, words: list[str]) -> None:
     """Refuse what cannot be compressed."""
     collective = collectives.find(arguments.collective)
-    able = compressible(collective.name)
     named = [word for word in words if word != "auto"]
-    must_be_compressible(arguments.compression, collective.name, able, named)
+    must_be_compressible(arguments.compression, collective.name, named)
     option = f"--compression {arguments.compression}"
     if arguments.op != "sum" and collective.reduces:
         raise ArgumentError(f"{option}: expected --op sum, got {arguments.op}")

@@ -102,14 +102,12 @@ def compressible(collective: CollectiveName) -> list[AlgorithmName]:
 
 
 def must_be_compressible(
-    compression: str, collective: str, able: Sequence[str], words: Sequence[str] = ()
+    compression: str, collective: CollectiveName, words: Sequence[str] = ()
 ) -> None:
-    """Raise ArgumentError unless codes of that name can be in the messages of these algorithms.
-
-    able: as `compressible` gives them.
-    """
+    """Raise ArgumentError unless codes of that name can be in the messages of these algorithms."""
     codes_of(compression)
     option = f"--compression {compression}"
+    able = compressible(collective)
     if not able:
         raise ArgumentError(f"{option}: {collective} cannot be compressed")
     for word in words:

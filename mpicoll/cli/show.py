@@ -20,7 +20,7 @@ from . import outfiles, userfile
 from .graphfile import has_graph, read_graph
 from .list import of_vector
 from .screen import LINES, folded, width
-from .options import add_shared, compressible, must_be_compressible
+from .options import add_shared, must_be_compressible
 from .plots import draw_schedule
 from .values import whole
 
@@ -92,9 +92,7 @@ def _codes(arguments: Namespace, algorithm: algorithms.Algorithm) -> Codes | Non
     """What messages have in the place of elements, checked."""
     if not arguments.compression:
         return None
-    collective = algorithm.collective
-    able = compressible(collective)
-    must_be_compressible(arguments.compression, collective, able, [algorithm.name])
+    must_be_compressible(arguments.compression, algorithm.collective, [algorithm.name])
     return codes_of(arguments.compression)
 
 

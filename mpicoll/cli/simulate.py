@@ -35,7 +35,7 @@ from ..support.units import (
 from . import outfiles, userfile
 from .graphfile import has_graph, read_graph
 from .modelfile import read_model
-from .options import add_shared, compressible, must_be_compressible, parse_sizes
+from .options import add_shared, must_be_compressible, parse_sizes
 from .plots import bandwidth, draw_results, share_of_bound
 from .screen import comment
 from .values import parsed, whole
@@ -214,7 +214,6 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
     only those that can be compressed.
     """
     own = userfile.load(arguments.file) if arguments.file else []
-    able = compressible(arguments.collective)
     if arguments.algorithms == "all":
         every = [
             each
@@ -223,7 +222,7 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
         ]
         if not arguments.compression:
             return every
-        must_be_compressible(arguments.compression, arguments.collective, able)
+        must_be_compressible(arguments.compression, arguments.collective)
         return [each for each in every if each.compressible]
     words = [word.strip() for word in arguments.algorithms.split(",")]
     for word in words:
@@ -234,7 +233,7 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
     words += [algorithm.name for algorithm in own if algorithm.collective == arguments.collective]
     found = [algorithms.find(arguments.collective, word) for word in dict.fromkeys(words)]
     if arguments.compression:
-        must_be_compressible(arguments.compression, arguments.collective, able, words)
+        must_be_compressible(arguments.compression, arguments.collective, words)
     return found
 
 
