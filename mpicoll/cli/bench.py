@@ -185,25 +185,21 @@ def _options(arguments: Namespace, comm: Any) -> dict[str, Any]:
     """What it measures, checked."""
     from ..bench import operation
     from ..support.arrays import element_type
+    from ..support.gpus import device_module
 
     if arguments.segment_bytes is not None and not 0 < arguments.segment_bytes < float("inf"):
         raise ArgumentError(
             f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes}"
         )
-    if arguments.device == "cpu":
-        import numpy as module
-    else:
-        from ..support.gpus import device_module
-
-        module = device_module(arguments.device, comm)
+    module = device_module(arguments.device, comm)
     operation(arguments.op)
-    options = {
+    return {
+        "dtype": element_type(arguments.dtype),
         "op": arguments.op,
         "root": arguments.root,
         "in_place": arguments.in_place,
         "module": module,
     }
-    return {"dtype": element_type(arguments.dtype), **options}
 
 
 def _link(rate: str | None, nodes: int) -> dict[str, str]:
