@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import algorithms, collectives
 from ..codes import Codes, codes_of
 from ..errors import ArgumentError, ScheduleError
-from ..schedule import INPUT, OUTPUT, Copy, Part, is_coded, joined
+from ..schedule import INPUT, OUTPUT, Copy, Part, Reduce, is_coded, joined
 from ..support.units import many
 from ..graphs import NEIGHBORHOODS, Block, Graph, Neighborhood
-from ..verify import Cost, check, prove_graph, unproved
+from ..verify import Cost, Expressions, Rank, SortedRound, check, prove_graph, unproved
 from . import outfiles, userfile
 from .graphfile import has_graph, read_graph
 from .list import of_vector
@@ -115,18 +114,29 @@ class Moment(NamedTuple):
 class Played(NamedTuple):
     """The verifier's view of a schedule: each rank after each round, the cost, or the error.
 
+    moments: in the order of the run.
     wanted: what each rank must have at the end, as in `Moment.cells`, by the number of the block.
     """
 
     collective: collectives.Collective | Neighborhood
     size: int
     blocks: int
-    frames: list[list[Moment]]
+    moments: list[Moment]
     cost: Cost | None
     wrong: str
     title: str
     legend: str
     wanted: list[dict[int, str]]
+
+    @property
+    def frames(self) -> list[list[Moment]]:
+        """The moments of each clock, which is the verifier's."""
+        in_order = sorted(self.moments, key=_clock)
+        return [list(frame) for _, frame in groupby(in_order, _clock)]
+
+
+def _clock(moment: Moment) -> int:
+    return moment.clock
 
 
 class _Recording:
@@ -136,10 +146,9 @@ class _Recording:
         self._collective = collective
         self._size = size
         self._blocks = blocks
-        #: by the verifier's clock
-        self.frames = defaultdict[int, list[Moment]](list)
+        self.moments: list[Moment] = []
 
-    def __call__(self, rank: Any, step: Any, expressions: Any) -> None:
+    def __call__(self, rank: Rank, step: SortedRound | None, expressions: Expressions) -> None:
         held = self._held(rank, expressions)
         receives = step.receives if step else ()
         coded, decoded = self._recoded(step.local if step else ())
@@ -152,9 +161,9 @@ class _Recording:
             coded,
             decoded,
         )
-        self.frames[rank.clock].append(moment)
+        self.moments.append(moment)
 
-    def _held(self, rank: Any, expressions: Any) -> list[int]:
+    def _held(self, rank: Rank, expressions: Expressions) -> list[int]:
         """Whose contributions are in the fullest value of each block, as bits."""
         # in an alltoall what came takes the place of what was sent
         names = (OUTPUT, INPUT) if self._collective.personal else tuple(rank.memory)
@@ -163,14 +172,14 @@ class _Recording:
         ranks = ([expressions.ranks[one] for one in each if one is not None] for each in values)
         return [max(each, key=int.bit_count, default=0) for each in ranks]
 
-    def _message(self, rank: Any, part: Part, expressions: Any) -> str:
+    def _message(self, rank: Rank, part: Part, expressions: Expressions) -> str:
         """What came: blocks, or, in an alltoall, whose they are."""
         if not self._collective.personal:
             return _blocks(part, self._blocks) + (" in codes" if is_coded(part) else "")
         ranks = [expressions.ranks[one] for one in rank.read(part)]
         return " ".join(_symbol(self._collective, each, self._size) for each in ranks)
 
-    def _recoded(self, actions: Sequence[Any]) -> tuple[list[int], list[int]]:
+    def _recoded(self, actions: Sequence[Reduce | Copy]) -> tuple[list[int], list[int]]:
         """The blocks that were quantised, and those that were decoded."""
         copies = [action for action in actions if type(action) is Copy]
         coded = [copy.into for copy in copies if is_coded(copy.into) > is_coded(copy.source)]
@@ -217,7 +226,7 @@ def _play(
         collective,
         size,
         blocks,
-        [recording.frames[clock] for clock in sorted(recording.frames)],
+        recording.moments,
         cost,
         wrong,
         f"{collective.name} {name}, {size} ranks{where}: {result}.",
@@ -231,14 +240,13 @@ def _play_on_graph(
 ) -> Played:
     """The same of a collective of neighbours; blocks have the numbers of the receiver's places."""
     blocks = max([1, *map(len, graph.sources)])
-    names = [
-        ["-" if block is None else _name(meaning, block) for block in sources]
-        for sources in graph.sources
-    ]
+    names = [[_name(meaning, block) for block in sources] for sources in graph.sources]
     wide = max(map(len, chain(["."], *names)))
-    frames = defaultdict[int, list[Moment]](list)
+    moments: list[Moment] = []
 
-    def observer(rank: Any, step: Any, block_of: Any) -> None:
+    def observer(
+        rank: Rank, step: SortedRound | None, block_of: Callable[[int | None], Block | None]
+    ) -> None:
         own = names[rank.number]
         held = [int(block_of(value) is not None) for value in rank.memory[OUTPUT][:blocks]]
         cells = [name if has or name == "-" else "." for name, has in zip(own, held)]
@@ -247,7 +255,7 @@ def _play_on_graph(
             (peer, " ".join(_name(meaning, block_of(value)) for value in rank.read(part)))
             for peer, part in (step.receives if step else ())
         ]
-        frames[rank.clock].append(
+        moments.append(
             Moment(rank.clock, rank.number, arrived, held, [f"{cell:<{wide}}" for cell in cells])
         )
 
@@ -257,7 +265,7 @@ def _play_on_graph(
         meaning,
         graph.size,
         blocks,
-        [frames[clock] for clock in sorted(frames)],
+        moments,
         cost,
         "",
         f"{meaning.name} {algorithm}, {many(graph.size, 'rank')} on {where}: "
@@ -272,8 +280,10 @@ def _play_on_graph(
     )
 
 
-def _name(meaning: Neighborhood, block: Block) -> str:
+def _name(meaning: Neighborhood, block: Block | None) -> str:
     """A block by the rank that sends it, and its place there."""
+    if block is None:
+        return "-"
     return str(block.source) if meaning.gathers else f"{block.source}:{block.place}"
 
 
@@ -383,10 +393,8 @@ def _messages(clock: int, frame: Sequence[Moment]) -> list[str]:
         ((peer, moment.rank, what) for moment in frame for peer, what in moment.arrived),
         key=lambda one: one[:2],
     )
-    # no-break spaces keep a message together when the line is wrapped
-    texts = [f"{peer} -> {rank}: {what}".replace(" ", "\xa0") for peer, rank, what in arrivals]
-    line = "   ".join([f"round\xa0{clock}" if clock else "start", *texts])
-    return [text.replace("\xa0", " ") for text in wrap(line, width(), subsequent_indent=" " * 10)]
+    texts = (f"{peer} -> {rank}: {what}" for peer, rank, what in arrivals)
+    return _wrapped(f"round\xa0{clock}" if clock else "start", texts)
 
 
 def _coding(verb: str, blocks_of: Sequence[tuple[int, Sequence[int]]]) -> list[str]:
@@ -397,9 +405,13 @@ def _coding(verb: str, blocks_of: Sequence[tuple[int, Sequence[int]]]) -> list[s
             ranges = joined((number, 1) for number in numbers)
             names = ",".join(_range(first, first + count) for first, count in ranges)
             texts.append(f"by {rank}: block{'s' if len(numbers) > 1 else ''} {names}")
-    if not texts:
-        return []
-    line = "   ".join([f"{verb:<7}", *(text.replace(" ", "\xa0") for text in texts)])
+    return _wrapped(f"{verb:<7}", texts) if texts else []
+
+
+def _wrapped(heading: str, texts: Iterable[str]) -> list[str]:
+    """The lines of a heading and texts."""
+    # no-break spaces keep a text together when the line is wrapped
+    line = "   ".join([heading, *(text.replace(" ", "\xa0") for text in texts)])
     return [text.replace("\xa0", " ") for text in wrap(line, width(), subsequent_indent=" " * 10)]
 
 
