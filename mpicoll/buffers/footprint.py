@@ -12,6 +12,8 @@ from .memory import address, at
 from .patterns import Pattern
 
 Packing = Callable[[Any], object]
+#: NumPy's limit of work to tell two arrays apart: more than usual arrays need, yet microseconds
+_EFFORT = 1000
 
 
 class Footprint(Protocol):
@@ -130,6 +132,21 @@ class Blocks(NamedTuple):
                 unpack_part(raw[place])
 
         return pack, unpack
+
+
+def may_share_bytes(left: Any, right: Any) -> bool:
+    """Whether two host arrays share a byte; True also where NumPy does not find out."""
+    effort: Any = _EFFORT  # NumPy's types allow two limits only
+    return np.may_share_memory(left, right, max_work=effort)
+
+
+def touched(footprint: Footprint, nbytes: int) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Which bytes of its span a footprint of `nbytes` bytes touches."""
+    low, high = footprint.span
+    room = np.zeros(high - low, np.uint8)
+    _, unpack = footprint.copies(address(room) - low)
+    unpack(np.ones(nbytes, np.uint8))
+    return room.view(bool)
 
 
 def _copies(array: Any) -> tuple[Packing, Packing]:

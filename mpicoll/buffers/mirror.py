@@ -9,7 +9,7 @@ import numpy as np
 from .. import errors
 from ..gpu import optional_cupy, putting
 from .device import fetching
-from .footprint import Described, Footprint, Strided
+from .footprint import Described, Footprint, Strided, touched
 from .memory import address, at, check_contiguous
 from .operand import Operand
 
@@ -45,7 +45,9 @@ def _connect(result: Operand, array: Any, host: Any) -> None:
     pack_host, unpack_host = footprint.copies()
     on_device = array.reshape(-1, order="A").view(np.uint8)[low:high]
     on_host = host.view(np.uint8)[low:high]
-    touched = None if result.footprint is None else cupy.asarray(_touched(footprint, result.nbytes))
+    is_touched = None
+    if result.footprint is not None:
+        is_touched = cupy.asarray(touched(footprint, result.nbytes))
 
     def fetch() -> None:
         with _COPYING, fetching(result):
@@ -53,10 +55,10 @@ def _connect(result: Operand, array: Any, host: Any) -> None:
 
     def put() -> None:
         with _COPYING, putting(array):  # waits: the next call may write the mirror at once
-            if touched is None:
+            if is_touched is None:
                 on_device[...] = cupy.asarray(on_host)
             else:
-                cupy.copyto(on_device, cupy.asarray(on_host), where=touched)
+                cupy.copyto(on_device, cupy.asarray(on_host), where=is_touched)
 
     def pack(work: Any) -> None:
         fetch()
@@ -71,15 +73,6 @@ def _connect(result: Operand, array: Any, host: Any) -> None:
     result.pack = pack
     result.unpack = unpack
     result.footprint = _moved(footprint, array.data.ptr - address(host))
-
-
-def _touched(footprint: Footprint, nbytes: int) -> Any:
-    """Which bytes of its span a footprint touches."""
-    low, high = footprint.span
-    room = np.zeros(high - low, np.uint8)
-    _, unpack = footprint.copies(address(room) - low)
-    unpack(np.ones(nbytes, np.uint8))
-    return room.view(bool)
 
 
 def _moved(footprint: Footprint, shift: int) -> Footprint:

@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from .footprint import Footprint, Strided
+from .footprint import Footprint, Strided, may_share_bytes
 from .memory import address
 from .operand import Operand
-
-#: NumPy's limit of work to tell two arrays apart: more than usual arrays need, yet microseconds
-_EFFORT = 1000
 
 
 def overlap(left: Operand, right: Operand) -> bool:
@@ -28,9 +25,7 @@ def overlap(left: Operand, right: Operand) -> bool:
     if a_bytes.span[0] >= b_bytes.span[1] or b_bytes.span[0] >= a_bytes.span[1]:
         return False
     if isinstance(a_bytes, Strided) and isinstance(b_bytes, Strided):
-        # True also where NumPy reaches the limit; its types allow two limits only
-        effort: Any = _EFFORT
-        if not np.may_share_memory(a_bytes.array, b_bytes.array, max_work=effort):
+        if not may_share_bytes(a_bytes.array, b_bytes.array):
             return False
     ones = np.ones(left.nbytes, np.uint8)
     return bool(_read_after_write(a_bytes, ones, b_bytes, right.nbytes).any())

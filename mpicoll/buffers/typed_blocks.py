@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from .. import errors
 from ..gpu import caller_stream
-from .footprint import Blocks, Described, Footprint, Patterned
+from .footprint import Blocks, Described, Footprint, Patterned, may_share_bytes, touched
 from .layout import Layout
 from .memory import address, at, memory_of
 from .message import array_of_buffer
@@ -17,8 +17,6 @@ from .mirror import mirrored
 from .operand import Operand
 from .patterns import decoded
 
-#: NumPy's limit of work to tell two blocks apart
-_EFFORT = 1000
 #: whether blocks share bytes, by their types, counts and displacements
 _APART: dict[tuple[object, ...], bool] = {}
 _MOST_KEPT = 1024
@@ -198,12 +196,11 @@ def _are_surely_apart(parts: Sequence[tuple[Footprint, int]]) -> bool:
         if not isinstance(part, Patterned) or not part.pattern.is_surely_apart:
             return False
         arrays.append((*part.span, part.pattern.array(part.base)))
-    effort: Any = _EFFORT  # True also where NumPy reaches it; its types allow two limits only
     for number, (_, end, array) in enumerate(arrays):
         for low, _, other in arrays[number + 1 :]:
             if low >= end:
                 break
-            if np.may_share_memory(array, other, max_work=effort):
+            if may_share_bytes(array, other):
                 return False
     return True
 
@@ -212,13 +209,8 @@ def _are_marked_once(parts: Sequence[tuple[Footprint, int]]) -> bool:
     """The same by writing to bytes in the place of the memory."""
     if not parts:
         return True
-    footprint = Blocks(tuple(parts))
-    low, high = footprint.span
-    room = np.zeros(high - low, np.uint8)
     nbytes = sum(count for _, count in parts)
-    _, unpack = footprint.copies(address(room) - low)
-    unpack(np.ones(nbytes, np.uint8))
-    return int(np.count_nonzero(room)) == nbytes
+    return int(np.count_nonzero(touched(Blocks(tuple(parts)), nbytes))) == nbytes
 
 
 def _integers(numbers: Any, blocks: int, what: str) -> tuple[int, ...]:
