@@ -91,7 +91,7 @@ class _Nearby:
     """
 
     def __init__(
-        self, program: Program, channel: Channel, near: Near | None = None, track: int = 0
+        self, program: Program, channel: Channel, near: Near | None, track: int
     ) -> None:
         peers = {piece.peer: None for piece in program.started()}
         ranks = [] if near is None else [rank for rank in peers if rank in near.ranks]
@@ -149,12 +149,11 @@ class Compiled:
     #: polls of a waiting rank before it yields its core: each takes as long as the yield, and who
     #: is awaited may need that core
     _polls = 0
+    #: the ranks of the node, where messages go through shared memory
+    _near: Near | None = None
     _all_tracks = 1
     #: whether Python reads what the program reads, where it advances tasks
     reads_pipes = False
-
-    def _nearby_on(self, track: int) -> _Nearby:
-        return _Nearby(self._source, self._channel)
 
     def _track(self, tag: int) -> int:
         """The number of the pipes that the messages of a call go through."""
@@ -182,7 +181,7 @@ class Compiled:
     def _on(self, track: int) -> tuple[Any, _Nearby]:
         """The program of the extension whose messages go through these pipes."""
         if track not in self._tracks:
-            nearby = self._nearby_on(track)
+            nearby = _Nearby(self._source, self._channel, self._near, track)
             code = list(lowered(self._source, self._channel.ranks, nearby, self._made_for))
             #: by instruction: the step, and the number of the request that it awaits
             self._positions = [(step, awaited) for _, step, awaited in code]
@@ -368,6 +367,7 @@ class CompiledNear(Compiled):
     """The same with messages through shared memory."""
 
     _polls = _POLLS
+    _near: Near
     reads_pipes = True
 
     def __init__(
@@ -379,9 +379,6 @@ class CompiledNear(Compiled):
         #: has
         self._given: defaultdict[int, list[Any]] = defaultdict(list)
         super().__init__(extension, program, channel, caller)
-
-    def _nearby_on(self, track: int) -> _Nearby:
-        return _Nearby(self._source, self._channel, self._near, track)
 
     def _track(self, tag: int) -> int:
         return self._near.track(tag)
