@@ -579,4 +579,4 @@ def _prepare() -> None:
 @cache
 def _warn_once(problem: str) -> None:
     if problem and MPI.COMM_WORLD.Get_rank() == 0:
-        warn_here(f"mpicoll: {problem}", stacklevel=3)
+        warn_here(f"mpicoll: {problem}")

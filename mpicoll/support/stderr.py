@@ -21,12 +21,13 @@ def print_now(text: str) -> None:
             left = left[os.write(stream.fileno(), left) :]
 
 
-def warn_here(text: str, stacklevel: int) -> None:
+def warn_here(text: str) -> None:
     """Warn on this rank alone, without an error, which would leave the other ranks waiting.
 
-    Where the program makes warnings errors, the text is printed. stacklevel: of the caller.
+    Where the program makes warnings errors, the text is printed. The warning names the line that
+    called the caller's caller.
     """
     try:
-        warnings.warn(text, stacklevel=stacklevel + 1)
+        warnings.warn(text, stacklevel=4)
     except UserWarning:
         print_now(text)

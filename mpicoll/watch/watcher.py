@@ -108,7 +108,7 @@ class Watcher:
             self._begin()
         except (OSError, RuntimeError, MemoryError) as error:  # no descriptor, no thread
             text = f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}"
-            warn_here(text, stacklevel=3)
+            warn_here(text)
 
     def _begin(self) -> None:
         self.rank = MPI.COMM_WORLD.Get_rank()
