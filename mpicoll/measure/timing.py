@@ -81,7 +81,6 @@ def repeats_for(
     teardown: Hook | None = None,
     calls: int = 1,
     least: int = 5,
-    most: int = 1000,
 ) -> int:
     """How many repetitions fill `seconds`, the same number on all ranks. Collective.
 
@@ -89,9 +88,7 @@ def repeats_for(
     measured.
     """
     trial = alternate(comm, candidates, 2, setup, teardown, calls)
-    return how_often(
-        {name: times[1] * calls for name, times in trial.items()}, seconds, least, most
-    )
+    return how_often({name: times[1] * calls for name, times in trial.items()}, seconds, least)
 
 
 #: a time is the mean of several calls where one is shorter than so many seconds, but of no more
