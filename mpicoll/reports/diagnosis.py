@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import CollectiveMismatch
 from ..support.checks import ranks_text
-from .divergence import first_divergence
+from .divergence import alike, first_divergence
 from .files import State
 from .waiting import PATIENCE, calls_of, ends_of_chains, unreachable
 
@@ -38,9 +38,10 @@ def diagnose(states: Sequence[State], ranks: Sequence[int], patience: float = PA
     lines = [_absent(ranks, states)]
     lines += [_silent(state, latest) for state in silent]
     lines += _waiting(awake)
-    for text, group in _grouped(failed, lambda state: state["failed"]):
+    for text, group in alike((state["failed"], state["rank"]) for state in failed):
         lines.append(_sentence(group, text))
-    for text, group in _grouped(awake, _activity_outside):
+    outside = [state for state in awake if not (state["ended"] or calls_of(state))]
+    for text, group in alike((_doing(state), state["rank"]) for state in outside):
         lines.append(_sentence(group, f"{'is' if len(group) == 1 else 'are'} {text}"))
     if ended := [state["rank"] for state in awake if state["ended"]]:
         lines.append(_sentence(ended, "came to the end of the program"))
@@ -81,14 +82,6 @@ def _silent(state: State, latest: float) -> str:
     )
 
 
-def _grouped(states: Sequence[State], text: Callable[[State], str]) -> list[tuple[str, list[int]]]:
-    ranks_of: dict[str, list[int]] = {}
-    for state in states:
-        if key := text(state):
-            ranks_of.setdefault(key, []).append(state["rank"])
-    return list(ranks_of.items())
-
-
 def _waiting(states: Sequence[State]) -> list[str]:
     """The calls under way, each with its ranks and what these wait for."""
     ranks_of: dict[tuple[str, int, str, str], list[int]] = {}
@@ -117,11 +110,6 @@ def _where(communicator: Mapping[str, Any], call: Mapping[str, Any]) -> str:
     if call.get("inside"):  # in the user's op or signal handler
         where += f"{'; ' if where else ''}busy in the user's own code at {call['inside']}"
     return str(where)
-
-
-def _activity_outside(state: State) -> str:
-    """What a rank does that is in no call."""
-    return "" if state["ended"] or calls_of(state) else _doing(state)
 
 
 def _doing(state: State) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..support.checks import ranks_text
@@ -62,15 +62,15 @@ def first_divergence(states: Sequence[State]) -> Divergence | None:
         return None
     name, place = min(different, key=lambda key: min(entry.begun for entry in different[key]))
     entries = different[name, place]
-    calls = _alike([(entry.call, entry.rank) for entry in entries])
-    described = _alike([(f"{entry.call} at {entry.site}", entry.rank) for entry in entries])
+    calls = alike((entry.call, entry.rank) for entry in entries)
+    described = alike((f"{entry.call} at {entry.site}", entry.rank) for entry in entries)
     most = max(calls, key=lambda pair: len(pair[1]))[1]
     number = next(entry.number for entry in entries if entry.rank in most)
     lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in described]
     return Divergence(name, number, calls, lines)
 
 
-def _alike(pairs: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+def alike(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, list[int]]]:
     """Each text, and the ranks that have it."""
     ranks_of: dict[str, list[int]] = {}
     for text, rank in pairs:
