@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..support.checks import ranks_text
+from ..support.units import many
 from .screen import folded
 
 #: of a host, as its lowest rank sees it
@@ -127,10 +128,9 @@ def warnings(hosts: list[dict[str, Any]]) -> Iterator[str]:
     for host in hosts:
         count = len(host["devices"])
         if 0 < count < host["ranks"]:
-            gpus = "1 GPU" if count == 1 else f"{count} GPUs"
             yield (
-                f"{host['host']} has {host['ranks']} ranks on {gpus}: they share, and wait for each"
-                " other"
+                f"{host['host']} has {host['ranks']} ranks on {many(count, 'GPU')}: they share, and"
+                " wait for each other"
             )
         if host["cuda_aware"] and host["trial"] and host["devices"] and not host["trial"]["passed"]:
             yield f"{host['host']}: MPI says that it takes device pointers, but the trial failed"

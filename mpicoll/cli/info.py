@@ -11,8 +11,6 @@ from . import gpus, outfiles
 from .options import add_shared
 from .values import whole
 
-_THREADS = ("single", "funneled", "serialized", "multiple")
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Where to write it, and what a job script expects."""
@@ -81,16 +79,15 @@ def gather(comm: Any, trial: bool = False) -> dict[str, Any]:
     # bad settings, or ranks that disagree, end here
     topology = Context.of(Communicator(comm)).topology
     hosts = gpus.gather(comm, trial)
+    levels = {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }
     facts: dict[str, Any] = {
         "environment": measured_on(comm),
-        "thread_level": _THREADS[
-            (
-                MPI.THREAD_SINGLE,
-                MPI.THREAD_FUNNELED,
-                MPI.THREAD_SERIALIZED,
-                MPI.THREAD_MULTIPLE,
-            ).index(MPI.Query_thread())
-        ],
+        "thread_level": levels[MPI.Query_thread()],
         "transport": topology.transport,
         "shared_memory": topology.refusal or "read directly",
         "engine": _engine(comm),
@@ -122,16 +119,14 @@ def _crowded(comm: Any) -> list[str]:
     """Nodes with more ranks than cores that they may run on."""
     from mpi4py import MPI
 
-    from ..support.node import processors
+    from ..support.node import processors, ranks_of_node
 
-    own = processors()
-    node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)
-    sets = node.gather(own)
-    node.Free()
+    with ranks_of_node(comm) as node:
+        sets = node.gather(processors())
     warning = None
-    if sets and len(sets) > len(set().union(*sets)):
+    if sets and len(sets) > (cores := len(set().union(*sets))):
         warning = (
-            f"{MPI.Get_processor_name()} has {len(sets)} ranks on {len(set().union(*sets))} cores: "
+            f"{MPI.Get_processor_name()} has {len(sets)} ranks on {cores} cores: "
             "ranks wait busily, so times measured here mean little"
         )
     return [text for text in comm.allgather(warning) if text]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from string import Template
 
 from ..errors import did_you_mean
+from ..support.units import many
 from . import outfiles
 from .values import assignment
 
@@ -106,10 +107,7 @@ def _check(arguments: Namespace) -> int:
         sep="\n",
         end="\n" if mistakes_found else "",
     )
-    print(
-        f"{len(mistakes_found)} {'mistake' if len(mistakes_found) == 1 else 'mistakes'} found",
-        file=sys.stderr,
-    )
+    print(f"{many(len(mistakes_found), 'mistake')} found", file=sys.stderr)
     return 1 if mistakes_found else 0
 
 
