@@ -207,7 +207,6 @@ def estimate_work(
     size: int,
     nbytes: int = 0,
     *,
-    root: int = 0,
     segments: int = 1,
     segment_bytes: int | None = None,
     nodes: tuple[int, ...] | None = None,
@@ -232,7 +231,7 @@ def estimate_work(
     def messages(part: Part) -> int:
         return segment_count(measure(part), most_bytes)
 
-    programs = _programs(algorithm, size, root, blocks, nodes, sample, compressed)
+    programs = _programs(algorithm, size, 0, blocks, nodes, sample, compressed)
     for rank, program in zip(sample, programs):
         phases = by_rounds(rank, program, messages, _FREE)
         counts.append(sum(1 + sum(count for *_, count in phase.starts) for phase in phases))
