@@ -11,7 +11,7 @@ from ..errors import ArgumentError, ScheduleError
 from ..graphs import NEIGHBORHOODS, Block, Graph, GraphGenerator, Neighborhood
 from ..schedule import INPUT, OUTPUT, Part
 from .flow import flows_in_pieces, flows_read_late
-from .prover import Cost, rank_costs
+from .prover import Cost, cost_of_run
 from .symbolic import Execution, Expressions, Rank, SortedRound, sort
 
 if TYPE_CHECKING:
@@ -82,10 +82,7 @@ def check_graph(
         raise ScheduleError("transfers of one round wait for each other when messages are cut")
     if not flows_read_late(programs, cuttable=True):
         raise ScheduleError("transfers wait for each other when messages are read late")
-    ranks = rank_costs(programs, range(blocks + 1), 1)
-    rounds = max(rank.clock for rank in run.ranks)
-    messages, sent, received, reduced = map(max, zip(*ranks))
-    return Cost(rounds, messages, sent, received, reduced, True, ranks, True)
+    return cost_of_run(run, range(blocks + 1), 1)
 
 
 def prove_graph(

@@ -170,11 +170,7 @@ def check(
     if entry:
         _prove_messages(entry, collective, programs)
     edges = bounds(blocks if count is None else count, blocks)
-    ranks = rank_costs(programs, edges, itemsize)
-    rounds = max(rank.clock for rank in run.ranks)
-    messages, sent, received, reduced = map(max, zip(*ranks))
-    return Cost(
-        rounds, messages, sent, received, reduced, in_order, ranks, canonical, quantisations)
+    return cost_of_run(run, edges, itemsize, in_order, canonical, quantisations)
 
 
 def quantisations(
@@ -348,11 +344,15 @@ def _sources(collective: Collective, contributions: list[int], blocks: int) -> s
     return " and ".join(f"block {each % blocks} of rank {each // blocks}" for each in contributions)
 
 
-def rank_costs(
-    programs: Sequence[Sequence[SortedRound]], edges: Sequence[int], itemsize: int
-) -> tuple[RankCost, ...]:
-    """The costs of each rank, for a vector whose blocks begin at `edges`."""
-    figures = [[0, 0, 0, 0] for _ in programs]
+def cost_of_run(
+    run: Execution, edges: Sequence[int], itemsize: int, ordered: bool = True,
+    canonical: bool = True, quantisations: int = 0,
+) -> Cost:  # fmt: skip
+    """The cost of a run that has ended, for a vector whose blocks begin at `edges`.
+
+    ordered, canonical, quantisations: what was proved.
+    """
+    figures = [[0, 0, 0, 0] for _ in run.ranks]
     cache: dict[tuple[int, int], tuple[int, int]] = {}
 
     def measure(part: Part) -> tuple[int, int]:
@@ -362,13 +362,16 @@ def rank_costs(
             cache[part[1:]] = len(cut), itemsize * sum(end - start for start, end in cut)
         return cache[part[1:]]
 
-    for source, steps in enumerate(programs):
-        for step in steps:
+    for rank, own in zip(run.ranks, figures):
+        for step in rank.steps:
             for target, part in step.sends:
                 messages, length = measure(part)
-                figures[source][0] += messages
-                figures[source][1] += length
+                own[0] += messages
+                own[1] += length
                 figures[target][2] += length
             for op in step.local:
-                figures[source][3] += measure(op.into)[1] if type(op) is Reduce else 0
-    return tuple(RankCost(*figure) for figure in figures)
+                own[3] += measure(op.into)[1] if type(op) is Reduce else 0
+    ranks = tuple(RankCost(*figure) for figure in figures)
+    rounds = max(rank.clock for rank in run.ranks)
+    most = RankCost(*map(max, zip(*ranks)))
+    return Cost(rounds, *most, ordered, ranks, canonical, quantisations)
