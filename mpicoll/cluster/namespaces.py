@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import LaunchError
+from ..support.files import kernel_setting
 
 #: programs, and the Debian package that has them
 PACKAGES = {
@@ -106,7 +107,7 @@ class Namespaces:
 
     def set(self, name: str, value: object) -> None:
         """Change a setting of the kernel, as `sysctl -w` does."""
-        path = f"/proc/sys/{name.replace('.', '/')}"
+        path = str(kernel_setting(name))
         advice = f"Expected the name and a value of a setting that hosts may have: {name}={value}"
         self.run(["sh", "-c", 'echo "$1" > "$0"', path, str(value)], advice=advice)
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..support.files import kernel_setting
+
 #: settings that decide how messages travel and how ranks wait
 NAMES = (
     "FI_PROVIDER",
@@ -30,7 +32,6 @@ NAMES = (
 )
 #: a setting of the kernel, by its name for `sysctl`: 1: a connection that was idle begins slowly
 IDLE_RESTART = "net.ipv4.tcp_slow_start_after_idle"
-_SYSCTL = Path("/proc/sys")
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
 
@@ -42,7 +43,7 @@ def chosen(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def slow_restarts() -> bool:
     """Whether the kernel lets a TCP connection that was idle begin slowly again."""
-    return _text(_SYSCTL / IDLE_RESTART.replace(".", "/")) == "1"
+    return _text(kernel_setting(IDLE_RESTART)) == "1"
 
 
 def counters() -> dict[str, int]:

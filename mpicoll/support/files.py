@@ -29,6 +29,11 @@ def named(path: str | os.PathLike[str]) -> str:
     return text if text.strip() and text.isprintable() else repr(text)
 
 
+def kernel_setting(name: str) -> Path:
+    """The file of a setting of the kernel, by its name for `sysctl`."""
+    return Path("/proc/sys", name.replace(".", "/"))
+
+
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file atomically: it has the old content or all of the new. Raises ArgumentError."""
     data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
