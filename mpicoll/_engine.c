@@ -1833,8 +1833,8 @@ typedef struct {
     /* the newest first */
     int knows;
     Known *known[KNOWN];
-    /* of a plan: whether its last start has begun here */
-    char has_begun;
+    /* of a plan: whether its last start has begun here, and has ended here */
+    char has_begun, has_ended;
 } Door;
 
 static void forget_known(Known *k)
@@ -2271,11 +2271,14 @@ static int is_first(const Door *d, PyObject *plan)
     return is_elsewhere;
 }
 
-/* Take a plan off the list of those that are unattended. Needs the turn. */
-static int forget_plan(const Door *d, PyObject *plan)
+/* A plan has ended: no thread sees that before it is off the list of those that are unattended, as
+ * its owner may then start it again. -1 and an exception. */
+static int end_plan(Door *d, PyObject *plan)
 {
     Py_ssize_t number = number_of(d, plan);
-    return number < 0 ? 0 : PyList_SetSlice(d->held[UNATTENDED], number, number + 1, NULL);
+    if (number >= 0 && PyList_SetSlice(d->held[UNATTENDED], number, number + 1, NULL)) return -1;
+    d->has_ended = 1;
+    return 0;
 }
 
 PyDoc_STRVAR(start_plan_doc,
@@ -2302,6 +2305,7 @@ static PyObject *door_start(PyObject *self, PyObject *plan)
     memcpy(p->shift, k->shift, sizeof p->shift);
     begin(p, k->tag);
     d->has_begun = 1;
+    d->has_ended = 0;
     l->messages += k->messages;
     l->nbytes += k->nbytes;
     if (p->skips)
@@ -2319,7 +2323,7 @@ static PyObject *door_start(PyObject *self, PyObject *plan)
         if (!has_ended) Py_RETURN_NONE;
     }
     l->count++;
-    return forget_plan(d, plan) ? NULL : PyBool_FromLong(1);
+    return end_plan(d, plan) ? NULL : PyBool_FromLong(1);
 }
 
 /* Advance a plan that has begun here until nothing moves for so long; WAITS, DONE, or what Python
@@ -2342,19 +2346,18 @@ static int advance_plan(Door *d, double patience, int *moved)
     return has_advanced ? result : WAITS;
 }
 
-PyDoc_STRVAR(go_on_doc, "go_on(seconds)\n\n"
-                        "Advance a plan that has begun here until nothing moves for so long. 2: it\n"
-                        "has ended; 1: it has moved; 0: it has not; None: Python has to see to it.");
-static PyObject *door_go_on(PyObject *self, PyObject *patience)
+PyDoc_STRVAR(go_on_doc, "go_on(plan)\n\n"
+                        "Advance a plan that has begun here as far as it can. True: it has moved,\n"
+                        "or has ended; None: Python has to see to it.");
+static PyObject *door_go_on(PyObject *self, PyObject *plan)
 {
     Door *d = (Door *)self;
-    double length = PyFloat_AsDouble(patience);
     int moved, hindered = is_hindered(d);
-    if (hindered < 0 || PyErr_Occurred()) return NULL;
+    if (hindered < 0) return NULL;
     if (hindered || !d->knows) Py_RETURN_NONE;
-    int result = advance_plan(d, length, &moved);
-    if (result != WAITS && result != DONE) Py_RETURN_NONE;
-    return PyLong_FromLong(result == DONE ? 2 : moved);
+    int result = advance_plan(d, 0.0, &moved);
+    if (result == DONE) return end_plan(d, plan) ? NULL : PyBool_FromLong(1);
+    return result == WAITS ? PyBool_FromLong(moved) : (Py_INCREF(Py_None), Py_None);
 }
 
 PyDoc_STRVAR(finish_doc, "finish(plan, seconds)\n\n"
@@ -2375,7 +2378,7 @@ static PyObject *door_finish(PyObject *self, PyObject *args)
     int taken = take_turn(d);
     if (taken <= 0) return taken < 0 ? NULL : PyBool_FromLong(0);
     int moved, has_ended = advance_plan(d, patience, &moved) == DONE;
-    int failed = has_ended ? forget_plan(d, plan) : 0;
+    int failed = has_ended ? end_plan(d, plan) : 0;
     return return_turn(d) || failed ? NULL : PyBool_FromLong(has_ended);
 }
 
@@ -2636,6 +2639,7 @@ static PyMethodDef door_methods[] = {
 static PyMemberDef door_members[] = {
     {"knows", T_INT, offsetof(Door, knows), READONLY, "how many calls it knows"},
     {"has_begun", T_BOOL, offsetof(Door, has_begun), 0, "whether the plan's start has begun here"},
+    {"has_ended", T_BOOL, offsetof(Door, has_ended), READONLY, "whether it has ended here"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot door_slots[] = {

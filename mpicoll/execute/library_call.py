@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from mpi4py import MPI
 
 from ..failure import ABANDONED, Record
+from ..support.callsite import call_site
 from .operation import Operation
 from .staging import Staging
 
@@ -58,7 +59,8 @@ class LibraryCall(Staging, Operation):
 
     def Start(self) -> None:
         """Pack and start."""
-        record = self._started(not self.in_flight)  # packing would overwrite what arrives
+        self._require_startable()  # packing would overwrite what arrives
+        record = self._recorded(Record(self.context.recorder), call_site())
         try:
             self.pack()
             with self.context.explaining():
@@ -108,7 +110,7 @@ class LibraryCall(Staging, Operation):
 
     def Free(self) -> None:
         """Forget the library's request."""
-        self._require(not self.in_flight, "Free")
+        self._require_idle("Free")
         self._freed = True
         self._request = MPI.REQUEST_NULL
 

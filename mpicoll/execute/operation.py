@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..failure import Record
-from ..support.callsite import Site, call_site
+from ..support.callsite import Site
 
 if TYPE_CHECKING:
     from ..binding import Places
@@ -136,26 +136,22 @@ class Operation(LowerCase):
 
     @property
     def in_flight(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether it was started and not waited for since."""
         raise NotImplementedError
 
-    def _started(self, is_idle: bool) -> Record:
-        """The record of a Start; RuntimeError where it cannot be started. is_idle: it may be.
-
-        MpicollError where the communicator serves no call.
-        """
+    def _require_startable(self) -> None:
+        """RuntimeError where it cannot be started; MpicollError where no call is served."""
         if self.is_freed:
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
-        self._require(is_idle, "Start")
+        self._require_idle("Start")
         self.context.require_working()
-        return self._recorded(Record(self.context.recorder), call_site())
 
     def _recorded(self, record: Record, site: Site) -> Record:
         text = f"{self.text}, a plan that was started"
         return self.context.recorder.begin(text, site, ordered=False, record=record)
 
-    def _require(self, is_idle: bool, action: str) -> None:
-        if not is_idle:
+    def _require_idle(self, action: str) -> None:
+        if self.in_flight:
             raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
 
     # In reports.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
@@ -28,7 +28,7 @@ from ..progress import (
 )
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
-from ..support.callsite import Site, quick_site
+from ..support.callsite import Site, call_site, quick_site
 from .executable import Executable
 from .operation import Operation, array_of, clear_status
 from .staging import Work
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from .context import Context
 
 
-#: of the door of a plan
-_ENDED = 2
 #: bytes that a rank sends in a plan which others will hardly compute beside
 _SMALL = 64 << 10
 
@@ -77,7 +75,6 @@ class ScheduledCall(Operation):
         self.place = context.queue, 0
         self.begun = 0.0
         self.delay = 0.0
-        self.has_ended = False
         self._site: Site = ""
         #: for the starts of a plan, if Python has nothing to do before or after the program
         self._door: Any = None
@@ -324,14 +321,21 @@ class ScheduledCall(Operation):
 
     def Start(self) -> None:
         """Take the input and begin. What a signal handler raises ends no plan that has begun."""
-        if self._over and self._is_left_unattended():
+        if not self.in_flight and self._is_left_unattended():
             return
         # not even if it has ended: it may not have ended on other ranks, so that is chance
-        record = self._started(self._over)
-        record.plan = self
-        self.has_ended = self._over = False
+        self._require_startable()
+        self.task = None
+        self._over = False
+        record = self._new_record()
         self.task = self._new_task(self.run_as_task(self.tag), record)
+        self._recorded(record, call_site())
         PROGRESS.submit(self.task)
+
+    def _new_record(self) -> Record:
+        record = Record(self.context.recorder)
+        record.plan = self
+        return record
 
     def _new_task(self, steps: Iterator[object], record: Record) -> Task:
         queue, track = self.place
@@ -348,39 +352,33 @@ class ScheduledCall(Operation):
         assert self.compiled is not None
         if not door.knows:
             self.compiled.open_door_of_plan(door, self.tag, self.memory)
-        door.has_begun = self.has_ended = self._over = False
+        door.has_begun = False
         self.task = None
+        self._over = False
         self.begun = perf_counter()
         ended: bool | None = door.start(self)
-        if ended:
-            self.has_ended = True
-        elif ended is None or PROGRESS.defer(self):
+        if ended is None or ended is False and PROGRESS.defer(self):
             self._site = quick_site()
             PROGRESS.leave(self)
-        else:
+        elif not ended:
             self._over = True
         return not self._over
 
     # See `progress.Unattended`.
 
-    def go_on(self, patience: float) -> bool | None:  # noqa: D102
-        if not self._door.has_begun:
-            ended: bool | None = self._door.start(self)
-            self.has_ended = bool(ended)
-            return None if ended is False else True
-        reached: int | None = self._door.go_on(patience)
-        self.has_ended = reached == _ENDED
-        return None if reached is None else reached > 0
+    def go_on(self) -> bool | None:  # noqa: D102
+        if self._door.has_begun:
+            return cast("bool | None", self._door.go_on(self))
+        return None if self._door.start(self) is False else True
 
     def finish_alone(self, patience: float) -> bool:  # noqa: D102
         if self._door is not None and self._door.has_begun:
-            self.has_ended = self._door.finish(self, patience)
-        return self.has_ended
+            self._door.finish(self, patience)
+        return self._has_ended
 
     def as_task(self) -> Task:  # noqa: D102
         if self.task is None:
-            record = Record(self.context.recorder)
-            record.plan = self
+            record = self._new_record()
             self.task = self._new_task(self._unattended_steps(), record)
             self._recorded(record, self._site)
         return self.task
@@ -399,7 +397,7 @@ class ScheduledCall(Operation):
 
         Returns at once without a Start, as MPI's Wait does.
         """
-        if not self.has_ended:
+        if not self._has_ended:
             PROGRESS.finish(self)
             if self.task is not None:
                 PROGRESS.wait(self.task)
@@ -409,9 +407,9 @@ class ScheduledCall(Operation):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Make progress without blocking; True when done."""
-        done = self.has_ended or PROGRESS.has_finished(self)
+        done = self._has_ended or PROGRESS.has_finished(self)
         if self.task is not None:
-            done = PROGRESS.test(self.task)
+            done = PROGRESS.test(self.task) and done
         self._over = self._over or done
         if done:
             clear_status(status)
@@ -422,8 +420,19 @@ class ScheduledCall(Operation):
         return self._executable is None or self.context.closed
 
     @property
-    def in_flight(self) -> bool:  # noqa: D102
-        return PROGRESS.is_unattended(self) or self.task is not None and not self.task.ended
+    def in_flight(self) -> bool:
+        """Whether it was started and not waited for since.
+
+        Where a signal handler raised in Start before anything had begun, it is not.
+        """
+        has_begun = self._door is not None and self._door.has_begun
+        is_anywhere = has_begun or self.task is not None or PROGRESS.is_unattended(self)
+        return is_anywhere and not self._over
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether its last start has begun and ended in the extension."""
+        return self._door is not None and self._door.has_begun and self._door.has_ended
 
     @property
     def nbytes(self) -> int:
@@ -434,7 +443,7 @@ class ScheduledCall(Operation):
         """Return the scratch; a plan in flight must be waited for first."""
         if self._executable is None:
             return
-        self._require(not self.in_flight, "Free")
+        self._require_idle("Free")
         if self.compiled is not None:
             self.compiled.free()
         self._close()

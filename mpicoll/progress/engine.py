@@ -182,10 +182,7 @@ class Progress:
         while call in self._unattended and not self._tasks:
             # of each place the first
             calls = {one.place: one for one in reversed(self._unattended)}.values()
-            moves = [one.go_on(0.0) for one in calls]
-            for one in calls:
-                if one.has_ended:
-                    self._forget(one)
+            moves = [one.go_on() for one in calls]
             if None in moves:
                 return
             if any(moves):
@@ -194,10 +191,6 @@ class Progress:
                 return
             else:
                 os.sched_yield()
-
-    def _forget(self, call: Unattended) -> None:
-        with suppress(ValueError):  # a signal handler or another thread was faster
-            self._unattended.remove(call)
 
     def attend_all(self) -> None:
         """Make tasks of all that is unattended. The thread finds them at its next look."""
@@ -208,7 +201,8 @@ class Progress:
         # each may be interrupted by a signal handler, which goes through the same calls, or raises
         for call in list(self._unattended):
             self._admission.take(self._enter, call.as_task(), patience=FOR_EVER)
-            self._forget(call)
+            with suppress(ValueError):  # a signal handler was faster
+                self._unattended.remove(call)
 
     # Which tasks run: decided by one thread at a time.
 

@@ -180,22 +180,24 @@ class Unattended(Protocol):
 
     It becomes a task where it does not end while somebody waits. place: the queue of that task, and
     its track; begun: seconds of `perf_counter`; delay: seconds after which it becomes one at the
-    latest; has_ended: what `go_on` came to.
+    latest.
     """
 
     place: tuple[Queue, int]
     begun: float
     delay: float
-    has_ended: bool
 
-    def go_on(self, patience: float) -> bool | None:
-        """Advance it until nothing moves for so many seconds; whether anything has moved.
+    def go_on(self) -> bool | None:
+        """Advance it as far as it can, and take it off the list if it ends; whether it has moved.
 
         None: only a task can go on.
         """
 
     def finish_alone(self, patience: float) -> bool:
-        """The same where it is all that is under way; whether it has ended, and is off the list."""
+        """The same where it is all that is under way, until nothing moves for so many seconds.
+
+        Whether it has ended.
+        """
         ...
 
     def as_task(self) -> Task:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from itertools import count as count_from
 
@@ -15,9 +16,10 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute import native
+from mpicoll.execute import native, scheduled_call
 from mpicoll.execute.cache import KNOWN_CALLS
 from mpicoll.execute.context import Context
+from mpicoll.progress import PROGRESS
 from mpicoll.support import quirks
 from tests.support.cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 
@@ -282,6 +284,85 @@ def test_a_handler_that_raises_while_a_plan_becomes_a_task(comm, call, where):
     same(y, np.full(PRIME, SIZE * (SIZE + 1) / 2))
     if call == "Start":
         other.Wait()
+    plan.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("where", ["_is_left_unattended", "_require_startable", "_new_record", "run_as_task", "_new_task", "submit"])
+def test_a_handler_that_raises_before_a_plan_has_begun(comm, where):
+    """It is started, or may be started again; it was neither."""
+    y = np.zeros(PRIME)
+    plan = comm.Allreduce_init(np.full(PRIME, RANK + 1.0), y, algorithm="ring")
+    # a task under way: the plan becomes one, too
+    other = comm.Iallreduce(np.ones(PRIME), np.zeros(PRIME), algorithm="ring") if RANK == 0 else None
+    if RANK == 0:
+        assert interrupted_in(plan.Start, where)
+    if RANK or not plan.in_flight:
+        plan.Start()
+    if RANK:
+        other = comm.Iallreduce(np.ones(PRIME), np.zeros(PRIME), algorithm="ring")
+    plan.Wait()
+    same(y, np.full(PRIME, SIZE * (SIZE + 1) / 2))
+    other.Wait()
+    plan.Free()
+
+
+def test_a_handler_that_raises_where_a_plan_is_about_to_begin(comm, monkeypatch):
+    y = np.zeros(PRIME)
+    plan = comm.Allreduce_init(np.full(PRIME, RANK + 1.0), y, algorithm="ring")
+    for _ in range(2):
+        plan.Start()
+        plan.Wait()
+    y[:] = 0
+
+    def raises():
+        raise Interrupted
+
+    monkeypatch.setattr(scheduled_call, "perf_counter", raises)
+    with suppress(Interrupted):  # with some engines none is asked
+        plan.Start()
+    monkeypatch.undo()
+    if not plan.in_flight:
+        plan.Start()
+    plan.Wait()
+    same(y, np.full(PRIME, SIZE * (SIZE + 1) / 2))
+    plan.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_plan_that_has_ended_is_under_way_no_more(comm, monkeypatch):
+    """Another thread advances it: where its owner sees the end earlier, it starts a plan that is then forgotten."""
+    plans = [comm.Allreduce_init(np.ones(PRIME), np.zeros(PRIME), algorithm="ring") for _ in range(2)]
+    advance = scheduled_call.ScheduledCall.go_on
+    under_way = []
+
+    def go_on(plan, *seconds):
+        moved = advance(plan, *seconds)
+        if plan._has_ended:
+            under_way.append(PROGRESS.is_unattended(plan))
+        return moved
+
+    monkeypatch.setattr(scheduled_call.ScheduledCall, "go_on", go_on)
+    for start in range(20):
+        if start % SIZE == RANK:
+            time.sleep(0.001)
+        for plan in plans:
+            plan.Start()
+        for plan in plans:
+            plan.Wait()
+    assert not any(under_way)
+    for plan in plans:
+        plan.Free()
+
+
+def test_a_plan_is_freed_after_its_wait_only(comm):
+    """Whether it has ended before is chance."""
+    plan = comm.Allreduce_init(np.ones(PRIME), np.zeros(PRIME), algorithm="ring")
+    plan.Start()
+    WORLD.Barrier()
+    with pytest.raises(RuntimeError, match="Free on a plan in flight, call Wait first"):
+        plan.Free()
+    plan.Wait()
     plan.Free()
 
 
