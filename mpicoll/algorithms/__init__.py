@@ -50,6 +50,7 @@ from .registry import (
     proposed,
     registered,
     require,
+    source_of,
 )
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "add", "allgather", "allreduce", "alltoall", "barrier", "bcast", "declared", "exscan", "find",
     "gather", "in_codes", "library_names", "list_algorithms", "meaning_of", "neighborhood",
     "proposed", "reduce", "reduce_scatter", "registered", "require", "scan", "scatter",
+    "source_of",
 ]

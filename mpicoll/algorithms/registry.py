@@ -36,6 +36,8 @@ from .patterns import NodeMap, node_members
 
 #: of a value, in a compressed call: as it is contributed, and as a part of the sum
 MOST_QUANTISATIONS = 2
+#: of a pipeline that a program registers: each number of segments is proved at its first use
+MOST_OWN_SEGMENTS = 128
 #: MPI's own call, a candidate for every collective
 NATIVE = "native"
 #: only where a call or the environment names it
@@ -80,6 +82,9 @@ class Algorithm(NamedTuple):
         Of an alltoall: all blocks must have one size, as they pass through other ranks.
     study : bool
         For study and for unusual networks: served where named, never chosen or tuned.
+    source : str
+        Of an algorithm that a program registers: a hash of its generator's source. Calls prove the
+        schedules that its registration has not.
     """
 
     collective: collectives.CollectiveName
@@ -94,6 +99,7 @@ class Algorithm(NamedTuple):
     canonical: bool = False
     compressible: bool = False
     study: bool = False
+    source: str = ""
 
     @property
     def node_aware(self) -> bool:
@@ -107,7 +113,7 @@ class Algorithm(NamedTuple):
         if self.blocks is None:
             return size
         if self.blocks == "segments":
-            return segments
+            return min(segments, MOST_OWN_SEGMENTS) if self.source else segments
         return self.blocks(size, nodes) if self.node_aware else self.blocks(size)
 
     def placed(self, nodes: tuple[int, ...] | None, compressed: bool = False) -> Generator:
@@ -262,6 +268,12 @@ def find(collective: AnyCollective, name: str) -> Algorithm:
             f"{collective} has no algorithm {name!r}; choose from: {names}{hint}"
         )
     return entries[name]
+
+
+def source_of(collective: AnyCollective, name: str) -> str:
+    """The `source` of an algorithm; "" for mpicoll's own, and where there is none of that name."""
+    algorithm = _REGISTRY[collective].get(name)
+    return algorithm.source if algorithm else ""
 
 
 def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:

@@ -8,7 +8,7 @@ from time import perf_counter, sleep
 from mpi4py import MPI
 
 from .. import select
-from ..algorithms import NCCL
+from ..algorithms import NCCL, source_of
 from ..buffers import Operand, ops
 from ..errors import CollectiveMismatch, MpicollError
 from ..execute import Context, Statement, compare, compare_blocks, share_blocks
@@ -46,7 +46,8 @@ def statement_of(
     if call.compression:
         facts.append(f"compression={call.compression!r}")
     if algorithm is not None:
-        facts.append(f"algorithm={algorithm!r}")
+        source = source_of(call.collective.name, algorithm)
+        facts.append(f"algorithm={algorithm!r}{source and f' (source {source})'}")
     if segment_bytes is not None:
         facts.append(f"segment_bytes={segment_bytes}")
     on_device = any(operand.device is not None for operand in call.operands)

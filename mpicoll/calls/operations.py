@@ -60,6 +60,12 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         blocks = entry.vector_blocks(call.size, segments, nodes)
         count = nbytes // call.dtype.itemsize
         edges = bounds(count, blocks) if call.codes is None else call.codes.edges(count, blocks)
+    if entry.source:
+        from ..verify import Case, prove_once  # not needed by mpicoll's own algorithms
+
+        placed = nodes if entry.node_aware else None
+        case = Case(call.size, call.root or 0, blocks, placed)
+        prove_once(entry, case, call.codes is not None)
     generator = entry.placed(nodes, call.codes is not None)
     rounds = call.collective.program(generator, call.rank, call.size, call.root, blocks)
     if call.keeps_sums:

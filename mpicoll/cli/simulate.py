@@ -32,6 +32,7 @@ from ..support.units import (
     parse_rate,
     parse_seconds,
 )
+from ..verify import Case, prove_once
 from . import outfiles, userfile
 from .graphfile import has_graph, read_graph
 from .modelfile import read_model
@@ -45,6 +46,8 @@ from .values import parsed, whole
 MOST_WORK = 2_000_000
 #: the same where messages are cut: a piece takes as long as ten whole messages
 MOST_PIECES = MOST_WORK // 10
+#: ranks up to which a user's algorithm is proved, which takes about a second
+MOST_PROVED = 64
 #: ranks, where no number is given
 _SIZE = 64
 #: bytes, where none are given
@@ -138,6 +141,8 @@ def run(arguments: Namespace) -> None:
             pipelined = algorithm.blocks == "segments"
             cut = asked if algorithm.cuttable or pipelined else None
             cut = cut or (SEGMENT_BYTES if pipelined else None)
+            if algorithm.source:
+                _prove(algorithm, arguments.size, network, nbytes, cut, codes is not None)
             try:
                 prediction = _predict(algorithm, arguments, network, nbytes, cut, estimate, codes)
             except ArgumentError as error:
@@ -150,6 +155,20 @@ def run(arguments: Namespace) -> None:
             )
             print(_line(results[-1]), flush=True)
     _write(arguments, network, results)
+
+
+def _prove(
+    algorithm: algorithms.Algorithm, size: int, network: Network, nbytes: int, cut: int | None,
+    compressed: bool,
+) -> None:  # fmt: skip
+    """Prove a user's algorithm in the case that is simulated, unless that takes minutes."""
+    if size > MOST_PROVED:
+        command = f"mpicoll verify --file FILE --max-size {size}"
+        print(f"# {algorithm.name} is not proved at {size} ranks: use {command}", flush=True)
+        return
+    nodes = network.nodes(size)
+    blocks = algorithm.vector_blocks(size, segment_count(nbytes, cut), nodes)
+    prove_once(algorithm, Case(size, 0, blocks, nodes), compressed)
 
 
 def _sizes(arguments: Namespace) -> list[int]:

@@ -94,6 +94,7 @@ def check(
     observer: Observer | None = None,
     nodes: tuple[int, ...] | None = None,
     compressed: bool = False,
+    algorithm: algorithms.Algorithm | None = None,
 ) -> Cost:
     """Prove that a generator is a collective, at one number of ranks.
 
@@ -121,6 +122,8 @@ def check(
     compressed : bool, default False
         With codes in the messages: prove that no value is quantised more than twice. Bytes are
         counted as if codes had the size of elements.
+    algorithm : algorithms.Algorithm, optional
+        Whose declarations hold for this generator; default: the first of the registry that has it.
 
     Returns
     -------
@@ -142,7 +145,7 @@ def check(
     if size < 1 or not 0 <= root < size:
         expected = "1 or more ranks and 0 <= root < size"
         raise ArgumentError(f"expected {expected}, got size {size}, root {root}")
-    entry = _declared(collective, generator)
+    entry = algorithm or _declared(collective, generator)
     blocks = blocks or (entry.vector_blocks(size, size, nodes) if entry else size)
     if blocks < 1 or (collective.blocks_of_ranks and blocks % size):
         raise ArgumentError(f"{collective.name} needs a multiple of {size} blocks, got {blocks}")

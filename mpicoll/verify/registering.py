@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
-from inspect import signature
+from functools import lru_cache
+from inspect import getsource, signature
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from zlib import crc32
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..algorithms import Algorithm, AlgorithmName
     from ..collectives import Collective, CollectiveName
     from ..schedule import Generator
+    from .prover import Cost
 
 
 _unproved: ContextVar[bool] = ContextVar("_unproved", default=False)
@@ -111,9 +113,22 @@ def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9)
     """
     checked, ordered, canonical = 0, True, True
     quantisations = 0 if algorithm.compressible else None
-    for size, root, blocks, nodes in cases(algorithm, sizes, every_root):
-        proved = partial(
-            check,
+    for case in cases(algorithm, sizes, every_root):
+        cost = _prove(algorithm, case)
+        if quantisations is not None:
+            coded = _prove(algorithm, case, compressed=True)
+            quantisations = max(quantisations, coded.quantisations)
+        checked += 1
+        ordered = ordered and cost.ordered
+        canonical = canonical and cost.canonical
+    return Checked(checked, ordered, canonical, quantisations)
+
+
+def _prove(algorithm: Algorithm, case: Case, compressed: bool = False) -> Cost:
+    """Check an algorithm in one case, with all that it declares; ScheduleError names the case."""
+    size, root, blocks, nodes = case
+    try:
+        return check(
             algorithm.collective,
             algorithm.generator,
             size,
@@ -121,20 +136,29 @@ def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9)
             blocks,
             ordered=algorithm.ordered,
             nodes=nodes,
+            compressed=compressed,
+            algorithm=algorithm,
         )
-        try:
-            cost = proved()
-            if quantisations is not None:
-                coded = proved(compressed=True)
-                quantisations = max(quantisations, coded.quantisations)
-        except ScheduleError as error:
-            where = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}"
-            placed = f", nodes {nodes}" if nodes else ""
-            raise ScheduleError(f"{where}, {blocks} blocks{placed}: {error}") from error
-        checked += 1
-        ordered = ordered and cost.ordered
-        canonical = canonical and cost.canonical
-    return Checked(checked, ordered, canonical, quantisations)
+    except ScheduleError as error:
+        where = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}"
+        placed = f", nodes {nodes}" if nodes else ""
+        raise ScheduleError(f"{where}, {blocks} blocks{placed}: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def prove_once(algorithm: Algorithm, case: Case, compressed: bool = False) -> None:
+    """Check the case of a call of a registered algorithm, before the first such call.
+
+    Raises
+    ------
+    ScheduleError
+        It is wrong there, or has not the properties that it had where `register` verified it.
+    """
+    try:
+        _prove(algorithm, case, compressed)
+    except ScheduleError as error:
+        advice = f"register it with max_size={case.size} or more, or name another algorithm"
+        raise ScheduleError(f"{error}; nothing was sent: mend it, {advice}") from error
 
 
 def register(
@@ -149,7 +173,9 @@ def register(
 
     Call it on all ranks, before the name is used. Where operands stay in rank order at every size,
     the algorithm also serves operations that do not commute; where that is the canonical order, it
-    also serves `Communicator(deterministic=True)`.
+    also serves `Communicator(deterministic=True)`. A call of a size, root, placement or number of
+    segments that was not verified is verified before anything is sent, once; it raises
+    ScheduleError on all ranks where the schedule is wrong, or has not the order found here.
 
     Parameters
     ----------
@@ -162,7 +188,7 @@ def register(
         `mpicoll.schedule`.
     blocks : callable, optional
         The number of blocks of the vector, as a function of size. Default: one per rank, or, for a
-        generator that takes `blocks`, as many segments as the caller wants.
+        generator that takes `blocks`, as many segments as the caller wants, up to 128.
     max_size : int
         The largest number of ranks at which it is verified.
 
@@ -189,14 +215,18 @@ def register(
     takes_blocks = _must_fit(generator, meaning)
     if blocks is None and takes_blocks and not getattr(generator, "folds", False):
         blocks = "segments"
-    algorithm = algorithms.Algorithm(collective, name, generator, blocks=blocks, equal_blocks=True)
+    algorithm = algorithms.Algorithm(
+        collective, name, generator, blocks=blocks, cuttable=False, read_late=False,
+        equal_blocks=True, source=_hash_of(generator),
+    )  # fmt: skip
     if _unproved.get():
-        algorithms.add(algorithm._replace(cuttable=False, read_late=False))
+        algorithms.add(algorithm)
         return algorithms.AlgorithmName(name)
     _, ordered, canonical, _ = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
     proved = cases(algorithm, range(2, max_size + 1), every_root=max_size)
     programs = [
-        programs_of(meaning, generator, size, root, blocks) for size, root, blocks, _ in proved
+        programs_of(meaning, algorithm.placed(nodes), size, root, blocks)
+        for size, root, blocks, nodes in proved
     ]
     cuttable = all(map(flows_in_pieces, programs)) and not any(map(writes, programs))
     algorithms.add(
@@ -210,6 +240,15 @@ def register(
         )
     )
     return algorithms.AlgorithmName(name)
+
+
+def _hash_of(generator: Generator) -> str:
+    """A hash of the source, or of the name where there is none, which ranks compare."""
+    try:
+        text = getsource(generator)
+    except (OSError, TypeError):
+        text = getattr(generator, "__qualname__", type(generator).__name__)
+    return f"{crc32(text.encode()):08x}"
 
 
 def _is_compressible(algorithm: Algorithm, max_size: int) -> bool:

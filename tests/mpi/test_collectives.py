@@ -157,6 +157,36 @@ def test_a_generator_of_the_user(comm):
         mpicoll.register("allgather", name, algorithms.find("allgather", "ring").generator)
 
 
+def silent(rank, size):
+    """An allgather on one rank alone."""
+    yield schedule.Copy(schedule.Input(rank), schedule.Output(rank))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_generator_of_the_user_is_proved_at_the_size_of_its_call(comm):
+    """Blocking or not, wrong schedules send nothing, and the communicator goes on."""
+    if "silent" not in mpicoll.list_algorithms("allgather"):
+        mpicoll.register("allgather", "silent", silent, max_size=1)
+    mine, every = np.ones(3), np.empty(3 * SIZE)
+    for _ in range(2):
+        with pytest.raises(mpicoll.ScheduleError, match=f"allgather silent, {SIZE} ranks"):
+            comm.Allgather(mine, every, algorithm="silent")
+    with pytest.raises(mpicoll.ScheduleError, match=f"allgather silent, {SIZE} ranks"):
+        comm.Iallgather(mine, every, algorithm="silent").Wait()
+    with pytest.raises(mpicoll.ScheduleError, match=f"allgather silent, {SIZE} ranks"):
+        comm.Allgather_init(mine, every, algorithm="silent")
+    comm.Allgather(mine, every, algorithm="ring")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_generators_that_differ_between_ranks_are_found_by_their_source(comm):
+    if "differs" not in mpicoll.list_algorithms("allgather"):
+        made = silent if RANK else lambda rank, size: silent(rank, size)
+        mpicoll.register("allgather", "differs", made, max_size=1)
+    with pytest.raises(mpicoll.CollectiveMismatch, match="algorithm='differs' .source"):
+        comm.Allgather(np.ones(3), np.empty(3 * SIZE), algorithm="differs")
+
+
 @pytest.mark.mpi(min_size=2)
 def test_ranks_may_enter_in_any_order(comm):
     """Calls of several collectives and algorithms one after the other do not mix up their messages."""

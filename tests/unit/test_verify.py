@@ -8,7 +8,8 @@ import mpicoll
 from mpicoll import ArgumentError, ScheduleError, algorithms
 from mpicoll.algorithms.gather import linear
 from mpicoll.schedule import MAX_MESSAGE_BYTES, Copy, Input, Output, Recv, Reduce, Scratch, Send, bounds
-from mpicoll.verify import cases, check
+from mpicoll.verify import Case, cases, check
+from mpicoll.verify.registering import prove_once
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -247,6 +248,56 @@ def test_generators_that_take_blocks_are_pipelines():
 
     mpicoll.register("bcast", "shift", shift)
     assert algorithms.find("bcast", "shift").vector_blocks(5, segments=12) == 12
+
+
+def forgetful(rank, size, root, blocks):
+    """A pipeline that forgets its last segment from ten segments on."""
+    place = (rank - root) % size
+    for block in range(blocks if blocks < 10 else blocks - 1):
+        if place > 0:
+            yield Recv(rank - 1, Output(block))
+        if place < size - 1:
+            yield Send(rank + 1, Output(block))
+
+
+def test_a_case_that_registration_has_not_proved_is_proved_before_its_first_call():
+    mpicoll.register("bcast", "forgetful", forgetful, max_size=3)
+    own = algorithms.find("bcast", "forgetful")
+    prove_once(own, Case(3, 0, 9, None))
+    with pytest.raises(ScheduleError, match="bcast forgetful, 3 ranks, root 0, 10 blocks: .*nothing was sent"):
+        prove_once(own, Case(3, 0, 10, None))
+    assert own.vector_blocks(3, segments=10**6) == algorithms.registry.MOST_OWN_SEGMENTS
+    assert not algorithms.find("bcast", "pipeline").source
+
+
+def canonical_at_two(rank, size):
+    """Rank 0 adds all contributions, the last ranks first."""
+    whole, other = Output(0, size), Scratch("other", 0, size)
+    if rank:
+        yield Send(0, Input(0, size))
+        yield Recv(0, whole)
+        return
+    yield Copy(Input(0, size), whole)
+    for peer in range(size - 1, 0, -1):
+        yield Recv(peer, other), Reduce(whole, other, whole)
+    for peer in range(1, size):
+        yield Send(peer, whole)
+
+
+def test_an_order_that_holds_at_few_ranks_is_not_taken_for_granted_at_more():
+    mpicoll.register("allreduce", "canonical_at_two", canonical_at_two, max_size=2)
+    with pytest.raises(ScheduleError, match="order.*max_size=3 or more"):
+        prove_once(algorithms.find("allreduce", "canonical_at_two"), Case(3, 0, 3, None))
+    mpicoll.register("allreduce", "any_order", lambda rank, size: canonical_at_two(rank, size), max_size=3)
+    prove_once(algorithms.find("allreduce", "any_order"), Case(4, 0, 4, None))
+
+
+def test_a_generator_that_takes_nodes_is_proved_with_nodes():
+    def careless(rank, size, nodes=None):
+        yield from () if nodes else chain(rank, size)
+
+    with pytest.raises(ScheduleError, match="careless, 2 ranks.*nodes"):
+        mpicoll.register("allreduce", "careless", careless, max_size=2)
 
 
 def test_folded_generators_are_not():
