@@ -314,9 +314,10 @@ def _uses(action: Action, place_of: Callable[[int, Chunks], Place]) -> Iterable[
     kind = action.step.kind
     read = place_of(action.gpu, action.source) if kind.reads else None
     written = place_of(action.gpu, action.target) if kind.writes else None
-    if read == written and not kind.receives and not kind.adds:
-        return  # a copy of a chunk to itself, as of the input to the output in place
-    if written:
+    # a copy of a chunk to itself, as of the input to the output in place, changes nothing for other
+    # reads, but it may undo a write that comes in between
+    copies_to_itself = read == written and not kind.receives and not kind.adds
+    if written and not copies_to_itself:
         yield written, True
     if read:
         yield read, False

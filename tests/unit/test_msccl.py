@@ -241,6 +241,16 @@ def test_a_step_that_copies_over_what_it_copies():
     )
 
 
+def test_a_copy_of_a_chunk_to_itself_may_undo_a_write():
+    """It races with what is received there, not with what is sent from there."""
+    right = gathering_pairs(3, in_place=False)
+    assert check_msccl(right.xml()).result
+    for chunk in (0, 1):
+        beside = right.copy()
+        beside.gpus[0].append(Block(-1, -1, 0, [Step("cpy", ("o", chunk), ("o", chunk))]))
+        assert wrong(beside).startswith("data race: GPU 0, threadblock ")
+
+
 def test_calls_in_place_and_out_of_place():
     both = gathering_pairs(3, in_place=False)
     both.head = {"inplace": 1, "outofplace": 1}
