@@ -697,3 +697,7 @@ class Blocking(Base):
         if self._passes_barrier(algorithm, segment_bytes):
             return
         self._serve(arguments.barrier, (), algorithm, segment_bytes)
+
+    def barrier(self) -> None:
+        """`Barrier`, in the spelling of mpi4py's methods for objects: both meet on all ranks."""
+        self.Barrier()

@@ -21,7 +21,7 @@ from ..support.callsite import call_site
 from .base import Base
 
 _NAMES = (
-    "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce",
+    "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce",
     "scan", "exscan",
     "Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Free",
 )  # fmt: skip

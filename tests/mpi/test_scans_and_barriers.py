@@ -102,6 +102,13 @@ def test_no_rank_leaves_a_barrier_before_all_have_entered_it(comm, form, word):
     window.Free()
 
 
+def test_both_spellings_of_a_barrier_meet(comm):
+    if RANK:
+        comm.Barrier()
+    else:
+        comm.barrier()
+
+
 def test_barriers_on_their_way_at_once_beside_other_calls(comm):
     x = numpy.full(1000, 1.0)
     requests = [comm.Ibarrier(), comm.Iscan(MPI.IN_PLACE, x), comm.Ibarrier(algorithm="tree"), comm.Ibarrier()]
