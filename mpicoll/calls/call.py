@@ -76,7 +76,7 @@ class Call:
         self.collective = collective
         #: the arguments of mpi4py's method
         self.arguments = arguments
-        self.root = _rank(method, root)
+        self.root = _rank(method, root) if collective.rooted or root is not None else None
         self.op = op
         self._check_comm_and_op()
         self.rank = comm.Get_rank()
@@ -574,10 +574,10 @@ class Call:
         return strict and self.op is not None and not ops.is_exact(self.op, self.operands[0])
 
 
-def _rank(method: str, root: SupportsIndex | None) -> int | None:
+def _rank(method: str, root: Any) -> int:
     """The root as a plain integer."""
     try:
-        return None if root is None else index(root)
+        return index(root)
     except TypeError:
         raise ArgumentError(f"{method}: expected a rank as root, got {root!r}") from None
 

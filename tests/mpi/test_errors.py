@@ -93,6 +93,14 @@ ARGUMENTS = {
     "no info": (lambda c: c.Allreduce_init(IN, ten(), MPI.SUM, None), "an MPI.Info.*got None"),
     "a word as info": (lambda c: c.Allreduce_init(IN, ten(), info="hint", algorithm="ring"), "an MPI.Info.*'hint'"),
     "root": (lambda c: c.Bcast(ten(), SIZE), f"root {SIZE} is out of range"),
+    **{f"no root: {name}": (call, "expected a rank as root, got None") for name, call in {
+        "Bcast": lambda c: c.Bcast(ten(), None, algorithm="linear"),
+        "Reduce": lambda c: c.Reduce(ten(), ten(), MPI.SUM, None),
+        "Gather": lambda c: c.Gather(ten(), blocks(10), None),
+        "Scatterv": lambda c: c.Scatterv(blocks(10), ten(), None),
+        "Ibcast": lambda c: c.Ibcast(ten(), None),
+        "Bcast_init": lambda c: c.Bcast_init(ten(), None),
+    }.items()},
     "negative root": (lambda c: c.Reduce(ten(), ten(), root=-1), "root -1 is out of range"),
     "in place, but not the root": (lambda c: c.Gather(IN, blocks(), root=RANK + 1), "for the root|out of range"),
 }
