@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from math import frexp, inf, isfinite
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,18 @@ def cannot_be_fixed(operand: Operand) -> str:
     return ""
 
 
+def _edges(edges: Any, length: int) -> list[int]:
+    """The edges of the parts of a vector, checked."""
+    expected = f"ascending numbers from 0 to {length}, the length of the vector"
+    try:
+        found = [index(edge) for edge in edges]
+    except TypeError:
+        raise ArgumentError(f"edges: expected {expected}, got {edges!r}") from None
+    if [*found[:1], *found[-1:]] != [0, length] or found != sorted(found):
+        raise ArgumentError(f"edges: expected {expected}, got {found}")
+    return found
+
+
 class FixedPoint:
     """The conversion of the floats of one call to integers and back."""
 
@@ -98,10 +111,7 @@ class FixedPoint:
         assert source.dtype is not None
         numbers = TYPES[source.dtype.name]
         length = source.nbytes // source.dtype.itemsize
-        edges = [0, length] if edges is None else list(edges)
-        if edges[0] != 0 or edges[-1] != length or any(low > high for low, high in pairwise(edges)):
-            expected = f"ascending numbers from 0 to {length}, the length of the vector"
-            raise ArgumentError(f"edges: expected {expected}, got {edges}")
+        edges = [0, length] if edges is None else _edges(edges, length)
 
         #: of the caller's elements
         self.dtype = source.dtype

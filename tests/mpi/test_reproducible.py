@@ -225,6 +225,8 @@ REFUSED = [
     ({"op": MPI.PROD}, "PROD rounds at each step"), ({"algorithm": "native"}, "no library"),
     ({"sendbuf": numpy.ones(4, "g"), "recvbuf": numpy.ones(4, "g")}, "(longdouble|float128) cannot"),
     ({"sendbuf": mpicoll.Contributions(numpy.ones((2, 4)), [0, 5])}, "edges: expected ascending numbers from 0 to 4"),
+    *(({"sendbuf": mpicoll.Contributions(numpy.ones((2, 4)), edges)}, f"edges: expected .* to 4, .* got {text}")
+      for edges, text in (([], r"\[\]"), (4, "4"), ([0.0, 4.0], r"\[0.0"), ([0, 2.5, 4], r"\[0, 2.5"))),
     ({"sendbuf": mpicoll.Contributions(numpy.ones((2, 5)))}, "expected 40"),
     ({"sendbuf": mpicoll.Contributions(numpy.ones((4, 4))[:, ::2])}, "each contribution is contiguous"),
     ({"recvbuf": mpicoll.Contributions(numpy.ones((2, 4)))}, "as a send buffer"),
