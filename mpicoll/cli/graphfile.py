@@ -32,10 +32,15 @@ def has_graph(arguments: Namespace, *excluded: str) -> bool:
         return False
     if not arguments.graph:
         raise ArgumentError(f"{name} has another schedule on each graph: add --graph FILE")
-    for option in excluded:
-        if getattr(arguments, option) is not None:
-            raise ArgumentError(f"--graph: it takes no --{option.replace('_', '-')}")
+    must_lack(arguments, "--graph", *excluded)
     return True
+
+
+def must_lack(arguments: Namespace, option: str, *excluded: str) -> None:
+    """Raise ArgumentError for options that have no meaning with this one; None: not given."""
+    for name in excluded:
+        if getattr(arguments, name) is not None:
+            raise ArgumentError(f"{option}: it takes no --{name.replace('_', '-')}")
 
 
 def measured(name: str) -> collectives.Collective:

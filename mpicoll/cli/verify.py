@@ -17,16 +17,20 @@ from ..verify import check_cases, check_msccl, prove_graph
 from ..support.files import named
 from ..support.units import format_bytes, many
 from . import outfiles, userfile
-from .graphfile import read_graph
+from .graphfile import must_lack, read_graph
 from .options import add_shared
 from .values import whole
+
+
+#: ranks up to which algorithms are proved, where no number is given
+_MAX_SIZE = 64
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Up to which size, and whose algorithms."""
     add = parser.add_argument
     add("words", nargs="*", metavar="WORD", help="collectives, algorithms, or both (default: all)")
-    add("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks")
+    add("--max-size", type=whole, metavar="N", help="largest number of ranks (default: 64)")
     add("--msccl", nargs="+", metavar="FILE.xml",
         help="prove the algorithms in these files of MSCCL instead of ours")
     add_shared(parser, "--graph", "--file", "--json")
@@ -34,13 +38,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print one line per algorithm, and what is wrong with the first that is."""
-    if arguments.max_size < 1:
-        raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
     outfiles.check(arguments)
     if arguments.msccl:
+        if arguments.words or arguments.file:
+            raise ArgumentError("--msccl: it takes neither collectives, algorithms nor --file")
+        must_lack(arguments, "--msccl", "graph", "max_size")
         return _prove_files(arguments)
     if arguments.graph:
+        must_lack(arguments, "--graph", "file", "max_size")
         return _run_graph(arguments)
+    if arguments.max_size is None:
+        arguments.max_size = _MAX_SIZE
+    if arguments.max_size < 1:
+        raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
     every = [
         algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)
     ]
@@ -76,8 +86,6 @@ def run(arguments: Namespace) -> int:
 
 def _prove_files(arguments: Namespace) -> int:
     """Print one line for each file of MSCCL; the exit status is 1 if one is wrong."""
-    if arguments.words or arguments.file:
-        raise ArgumentError("--msccl: it takes neither collectives, algorithms nor --file")
     texts = [(path, _content(path)) for path in arguments.msccl]
     start = perf_counter()
     results = []
