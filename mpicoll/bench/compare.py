@@ -175,7 +175,7 @@ def _entry(
         "algorithm": candidate.algorithm,
         **_served(case, candidate),
         "bytes": case.nbytes,
-        "count": case.count,
+        "count": case.nbytes // case.dtype.itemsize,
         "dtype": str(case.dtype),
         "op": case.op if case.collective.reduces else None,
         **result,

@@ -1,6 +1,6 @@
 """Tuning without measuring: the fastest algorithm per size on the model of a cluster."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import algorithms, collectives
@@ -9,7 +9,7 @@ from ..schedule import segment_count
 from ..select import rules_of, table
 from ..simulate import ClusterModel, estimate_work, predict
 from ..transport import Topology
-from .tuning import cuts
+from .tuning import cuts, sizes_of
 
 #: rounds and transfers above which an algorithm is left out: about half a minute
 MOST_WORK = 2_000_000
@@ -19,7 +19,7 @@ def predicted_entry(
     model: ClusterModel,
     collective: collectives.CollectiveName,
     size: int,
-    sizes: Iterable[int],
+    sizes: Sequence[int],
     segments: Sequence[int],
     ranks_per_node: int | None = None,
 ) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def predicted_entry(
         Its full name.
     size : int
         Ranks.
-    sizes : iterable of int
+    sizes : sequence of int
         Bytes of the vector, ascending. Below the first MPI's own call is taken: it has no schedule
         that could be simulated.
     segments : sequence of int
@@ -57,7 +57,7 @@ def predicted_entry(
     segment = table.shipped().segment(Topology(placed, model.transport, model.mpi))
     usual = [segment] if segment else []
     winners: list[tuple[int, str, int | None]] = []
-    for nbytes in sizes:
+    for nbytes in sizes_of(collective, sizes):
         times: dict[tuple[str, int | None], float] = {}
         for algorithm in algorithms.registered(collective):
             if algorithm.node_aware and not several:

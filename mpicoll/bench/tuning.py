@@ -55,6 +55,11 @@ def cuts(
     return [0, *(segment for segment in segments if segment < share)]
 
 
+def sizes_of(collective: str, sizes: Sequence[int]) -> Sequence[int]:
+    """Those of these numbers of bytes that make a difference: a barrier has none, and one size."""
+    return [0] if collective == collectives.BARRIER.name else sizes
+
+
 def measure(
     comm: Any,
     collective: collectives.CollectiveName,
@@ -72,7 +77,7 @@ def measure(
     size. module: of the arrays. nccl: whether NCCL is a candidate.
     """
     rows: Rows = []
-    for nbytes in sizes:
+    for nbytes in sizes_of(collective, sizes):
         tried = candidates(collective, comm.Get_size(), nbytes, segments, nccl)
         results = _measured(comm, collective, tried, nbytes, dtype, seconds, module)
         tick(results)

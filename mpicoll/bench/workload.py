@@ -114,10 +114,10 @@ class Workload:
         blocks = self.size if self.collective.blocks_of_ranks else 1
         #: elements of the whole vector
         self.count = max(1, count // blocks) * blocks
-        self.nbytes = self.count * self.dtype.itemsize
         self.counts = split_counts(split, self.count, blocks)
         spec = self.collective
         has_data = spec is not collectives.BARRIER
+        self.nbytes = self.count * self.dtype.itemsize if has_data else 0
         parts = [
             condition(self.rank, self.size, blocks, root) if has_data else None
             for condition in (spec.precondition, spec.postcondition)

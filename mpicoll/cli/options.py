@@ -10,7 +10,7 @@ from typing import Any
 from .. import algorithms
 from ..algorithms import AlgorithmName
 from ..codes import codes_of
-from ..collectives import CollectiveName
+from ..collectives import BARRIER, CollectiveName
 from ..errors import ArgumentError
 from ..support.units import parse_bytes
 from .values import number, parsed, size, whole
@@ -120,6 +120,15 @@ def must_take_time(min_time: float) -> None:
     """Raise ArgumentError for a --min-time in which nothing can be measured."""
     if not 0 < min_time < float("inf"):
         raise ArgumentError(f"--min-time: expected more than 0 seconds, got {min_time}")
+
+
+def sizes_of(collectives: Sequence[str], text: str | None, default: str, factor: int) -> list[int]:
+    """The bytes that --sizes says, or the default; a barrier has no bytes, and one size, 0."""
+    if set(collectives) != {BARRIER.name}:
+        return parse_sizes(default if text is None else text, factor)
+    if text is not None:
+        raise ArgumentError("--sizes: expected a collective that moves data, got barrier")
+    return [0]
 
 
 def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:

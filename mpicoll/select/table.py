@@ -367,7 +367,10 @@ def rules_of(winners: Iterable[tuple[int, str, int | None]]) -> list[Document]:
     """
     rules: list[Document] = [{"from": "0", "algorithm": algorithms.NATIVE}]
     for nbytes, algorithm, segment in winners:
-        if (rules[-1]["algorithm"], rules[-1].get("segment_bytes")) != (algorithm, segment):
+        if not nbytes:  # of a barrier, which has no other size
+            rules.clear()
+        before = (rules[-1]["algorithm"], rules[-1].get("segment_bytes")) if rules else None
+        if before != (algorithm, segment):
             rule = {"from": format_bytes(nbytes), "algorithm": algorithm}
             rules.append(rule if segment is None else {**rule, "segment_bytes": segment})
     return rules

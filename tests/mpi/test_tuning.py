@@ -12,6 +12,7 @@ from mpicoll import engine, select
 from mpicoll.bench import tuning as tune
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.cli import main as command_line
+from mpicoll.cli.options import sizes_of
 from mpicoll.communicator import communicator
 from mpicoll.execute.context import Context
 from mpicoll.select import probe, table
@@ -291,6 +292,15 @@ def test_tune_writes_a_table_that_selection_reads(configured, tmp_path, capsys):
     said = comm.explain("allreduce", np.zeros(1 << 13))
     assert SIZE == 1 or (said.algorithm == rule.algorithm and "tuned.json" in said.reason)
     assert said.predicted_seconds is None or said.predicted_seconds >= 0
+
+
+def test_a_barrier_is_tuned_at_its_one_size(comm):
+    (entry,), _ = tune.tune(comm, ["barrier"], [1 << 10, 1 << 12], [], np.dtype("f4"), 0.01)
+    (rule,) = entry["rules"]
+    assert rule["from"] == "0"
+    assert sizes_of(["barrier"], None, "1K:4K", 2) == [0]
+    with pytest.raises(mpicoll.ArgumentError, match="--sizes: .* got barrier"):
+        sizes_of(["barrier"], "1K", "1K:4K", 2)
 
 
 def test_a_new_entry_comes_before_what_was_there(tmp_path):
