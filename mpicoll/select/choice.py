@@ -343,6 +343,8 @@ def _parse_rule(text: str) -> EnvironmentRule:
         algorithm = fields[-1]
         if len(fields) == 3:
             low, high = map(parse_bytes, fields[1].split("-", 1))
+            if low >= high:
+                raise ArgumentError(f"no size is from {low} to below {high} bytes")
         algorithms.require(collective, algorithm)
     except (ArgumentError, ValueError) as error:
         problem = f"{settings.ALGORITHM}: cannot use {text!r}: {error}"

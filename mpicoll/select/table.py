@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
 from ..codes import codes_of
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from ..schedule import power_of_two
 from ..simulate import closed_form
 from ..support import settings
@@ -206,6 +206,24 @@ class TuningTable(NamedTuple):
 
 # Reading.
 
+#: the fields of each part of a file; `environment` and `source` tell a person where it comes from
+_FIELDS = {
+    "the table": ("schema", "environment", "source", "links", "entries", "reduce_on_device"),
+    "a link": ("mpi", "transport", "alpha", "bandwidth", "gamma"),
+    "an entry": ("mpi", "transport", "ranks", "nodes", "collective", "rules", "engine",
+                 "compressed_from", "typed"),
+    "a rule": ("from", "from_per_rank", "algorithm", "segment_bytes"),
+}  # fmt: skip
+
+
+def _must_know(part: str, document: dict[str, Any]) -> None:
+    """Raise ArgumentError for a field that means nothing there, as a slip of the pen."""
+    for field in document:
+        if field not in _FIELDS[part]:
+            there = ", ".join(_FIELDS[part])
+            hint = did_you_mean(field, _FIELDS[part])
+            raise ArgumentError(f"{part} has no field {field!r}; there are: {there}{hint}")
+
 
 def parse(text: str, name: str) -> TuningTable:
     """The table that a JSON text describes. Raises ArgumentError with the mistake."""
@@ -217,9 +235,10 @@ def parse(text: str, name: str) -> TuningTable:
             "make it anew with mpicoll tune"
         )
     try:
+        _must_know("the table", document)
         links = {(fit["mpi"], fit["transport"]): _link(fit) for fit in document.get("links", ())}
         lows = document.get("reduce_on_device", {})
-        on_device = {element_type(dtype).name: parse_bytes(low) for dtype, low in lows.items()}
+        on_device = {element_type(dtype).name: _bytes(low) for dtype, low in lows.items()}
         entries = tuple([_entry(entry) for entry in document["entries"]])
         return TuningTable(name, entries, links, on_device)
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -227,15 +246,20 @@ def parse(text: str, name: str) -> TuningTable:
 
 
 def _link(fit: dict[str, Any]) -> Link:
+    _must_know("a link", fit)
     result = Link(fit["alpha"], fit["bandwidth"], fit["gamma"])
     if not all(isinstance(figure, (int, float)) and isfinite(figure) for figure in result):
         raise TypeError(f"expected numbers for alpha, bandwidth and gamma, got {tuple(result)}")
     if not result.bandwidth:
         raise ArgumentError("an entry lacks or misuses a field: bandwidth is 0")
+    if min(result) < 0:
+        got = f"got {tuple(result)}"
+        raise ArgumentError(f"expected no alpha, bandwidth and gamma below 0, {got}")
     return result
 
 
 def _entry(entry: dict[str, Any]) -> TableEntry:
+    _must_know("an entry", entry)
     ranks, nodes = entry["ranks"], entry["nodes"]
     mpi, transport = entry["mpi"], entry["transport"]
     if not isinstance(mpi, str) or not isinstance(transport, str):
@@ -244,29 +268,41 @@ def _entry(entry: dict[str, Any]) -> TableEntry:
     if not (ranks in _RANKS or type(ranks) is int) or not (nodes in _NODES or type(nodes) is int):
         got = f"{ranks!r} and {nodes!r}"
         raise ArgumentError(f"expected numbers or known words for ranks and nodes, got {got}")
+    if any(isinstance(number, int) and number < 1 for number in (ranks, nodes)):
+        raise ArgumentError(f"expected 1 or more ranks and nodes, got {ranks} and {nodes}")
     collective = collectives.find(entry["collective"]).name
     rules = tuple([_rule(collective, rule) for rule in entry["rules"]])
     engine = entry.get("engine", "any")
     if engine not in (*_ENGINES, "any"):
         raise ArgumentError(f"expected c, python or any for engine, got {engine!r}")
     lows = entry.get("compressed_from", {}).items()
-    compressed_from = tuple((codes_of(name).name, parse_bytes(low)) for name, low in lows)
-    typed = entry.get("typed", False) is True
+    compressed_from = tuple((codes_of(name).name, _bytes(low)) for name, low in lows)
+    typed = entry.get("typed", False)
+    if not isinstance(typed, bool):
+        raise ArgumentError(f"expected true or false for typed, got {typed!r}")
     return TableEntry(
         mpi, transport, ranks, nodes, collective, rules, engine, compressed_from, typed
     )
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:
+    _must_know("a rule", rule)
     algorithms.require(collective, rule["algorithm"])
-    low = parse_bytes(rule.get("from", 0))
-    share = parse_bytes(rule.get("from_per_rank", 0))
+    low = _bytes(rule.get("from", 0))
+    share = _bytes(rule.get("from_per_rank", 0))
     segment = rule.get("segment_bytes")
-    length = None if segment is None else parse_bytes(segment)
-    if length == inf:
-        expected = "a size for segment_bytes, got 'inf'"
+    length = None if segment is None else _bytes(segment)
+    if length is not None and not 1 <= length < inf:
+        expected = f"a size above 0 for segment_bytes, got {segment!r}"
         raise ArgumentError(f"expected {expected}; leave it out where messages are not cut")
     return Rule(low, share, rule["algorithm"], None if length is None else int(length))
+
+
+def _bytes(size: object) -> float:
+    """A number of bytes, or a text such as 64K."""
+    if isinstance(size, float):
+        raise ArgumentError(f"expected a whole number of bytes, or a text such as 64K, got {size}")
+    return parse_bytes(size)
 
 
 # The user's table and mpicoll's.

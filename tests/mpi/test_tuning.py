@@ -303,6 +303,36 @@ def test_a_barrier_is_tuned_at_its_one_size(comm):
         sizes_of(["barrier"], "1K", "1K:4K", 2)
 
 
+SLIPS = {
+    "a rule has no field 'form'.*did you mean from": '"rules": [{"form": "64K", "algorithm": "ring"}]',
+    "no field 'segment_byte'": '"rules": [{"from": "0", "algorithm": "ring", "segment_byte": "64K"}]',
+    "whole number of bytes": '"rules": [{"from": 0.5, "algorithm": "ring"}]',
+    "size above 0 for segment_bytes": '"rules": [{"from": "0", "algorithm": "ring", "segment_bytes": 0}]',
+    "true or false for typed, got 'true'": '"rules": [], "typed": "true"',
+    "an entry has no field 'type'": '"rules": [], "type": true',
+    "1 or more ranks and nodes": '"rules": [], "nodes": 0',
+}
+
+
+@pytest.mark.parametrize(("message", "fields"), SLIPS.items(), ids=list(SLIPS))
+def test_slips_in_a_table_are_not_taken_for_something_else(message, fields):
+    place = '"mpi": "MPICH", "transport": "any", "ranks": "any", "nodes": "any", "collective": "allreduce"'
+    with pytest.raises(mpicoll.ArgumentError, match=message):
+        table.parse(f'{{"schema": 1, "entries": [{{{place}, {fields}}}]}}', "slips")
+
+
+def test_no_figure_of_a_link_is_negative():
+    link = '{"mpi": "MPICH", "transport": "any", "alpha": -1, "bandwidth": 5, "gamma": 0}'
+    with pytest.raises(mpicoll.ArgumentError, match="below 0"):
+        table.parse(f'{{"schema": 1, "entries": [], "links": [{link}]}}', "slips")
+
+
+@pytest.mark.parametrize("range_", ["64k-8k", "1k-1k", "8k-0"])
+def test_an_empty_range_in_the_environment_is_an_error(range_):
+    with pytest.raises(mpicoll.ArgumentError, match="no size is from"):
+        select.choice.parse_rules(f"allreduce:{range_}:ring")
+
+
 def test_a_new_entry_comes_before_what_was_there(tmp_path):
     entry = {"mpi": "An MPI", "transport": "tcp", "ranks": "any", "nodes": "any", "collective": "allreduce",
              "rules": [{"from": "0", "algorithm": "ring"}]}  # fmt: skip
