@@ -178,6 +178,8 @@ def of_call(name: str) -> tuple[CollectiveName, bool]:
     ArgumentError
         There is none; the message lists those there are.
     """
+    if not isinstance(name, str):
+        find(name)
     base = name.lower().removesuffix("_init").removesuffix("_block")
     base = base.removesuffix("w" if base.endswith("alltoallw") else "v")
     nonblocking = base.startswith("i") and base[1:] in COLLECTIVES

@@ -30,6 +30,7 @@ PREDEFINED = {
 _UFUNCS = {op.handle: ufunc for op, ufunc in PREDEFINED.values()}
 _NAMES = {op.handle: name.upper() for name, (op, _) in PREDEFINED.items()}
 _NAMES |= {MPI.MINLOC.handle: "MINLOC", MPI.MAXLOC.handle: "MAXLOC"}
+_NAMES |= {MPI.REPLACE.handle: "REPLACE", MPI.NO_OP.handle: "NO_OP"}
 #: handles of predefined datatypes; MPI reuses handles of derived datatypes once they are freed
 OWN_TYPES = frozenset(
     value.handle
@@ -116,7 +117,7 @@ def check_op(op: MPI.Op, operand: Operand) -> None:
     kind: object
     if datatype is not None:
         defined = not op.is_predefined or _defined(op.handle, datatype.handle)
-        kind = dtype or datatype.Get_name()
+        kind = dtype or datatype.Get_name() or "a derived datatype"
     else:
         half = dtype is not None and dtype.name in HALF
         defined = half and _NAMES.get(op.handle) in ("SUM", "PROD", "MAX", "MIN")

@@ -191,6 +191,22 @@ class _Recording:
         return sorted({number % self._blocks for number in numbers})
 
 
+def _number_of_blocks(algorithm: algorithms.Algorithm, size: int, asked: int | None) -> int:
+    """The blocks of the vector; ArgumentError where a proved algorithm has another number."""
+    if asked is None:
+        return algorithm.vector_blocks(size, 4)
+    if algorithm.blocks == "segments" or algorithm.source:
+        fits = asked >= 1
+        expected = "1 or more"
+    else:
+        fitting = algorithm.vector_blocks(size)
+        fits = asked == fitting
+        expected = f"{fitting}, as {algorithm.name} has at {size} ranks"
+    if not fits:
+        raise ArgumentError(f"--blocks: expected {expected}, got {asked}")
+    return asked
+
+
 def _play(
     algorithm: algorithms.Algorithm,
     size: int,
@@ -200,7 +216,7 @@ def _play(
 ) -> Played:
     """Let the verifier run it; rounds stand where its logical clock puts them."""
     collective = collectives.find(algorithm.collective)
-    blocks = blocks or algorithm.vector_blocks(size, 4)
+    blocks = _number_of_blocks(algorithm, size, blocks)
     recording = _Recording(collective, size, blocks)
     cost = None
     wrong = ""

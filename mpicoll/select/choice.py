@@ -97,6 +97,8 @@ def choose(
     applies; it may communicate. Raises ArgumentError where an explicit algorithm is unknown or
     cannot serve the call.
     """
+    if segment_bytes is not None:
+        segment_bytes = _checked(segment_bytes)
     if query.compression and explicit is None and (reason := _exact_is_faster(query)):
         choice = choose(query._replace(compression=""), None, segment_bytes, probe)
         return choice._replace(reason=f"{choice.reason}; not compressed: {reason}")
@@ -119,7 +121,7 @@ def choose(
     choice = choice._replace(compressed=bool(query.compression))
     if segment_bytes is None or choice.name in LIBRARIES:
         return choice
-    return choice._replace(segment_bytes=_checked(segment_bytes) or None)
+    return choice._replace(segment_bytes=segment_bytes or None)
 
 
 def _exact_is_faster(query: Query) -> str:

@@ -79,6 +79,8 @@ BUFFERS = {
     "MAX on complex": (lambda c: c.Allreduce(IN, np.zeros(3, "D"), MPI.MAX), "MAX on complex128"),
     "MAX, scheduled": (lambda c: c.Allreduce(IN, np.zeros(3, "D"), MPI.MAX, algorithm="ring"), "MAX on complex128"),
     "SUM of dates": (lambda c: c.Allreduce(IN, np.zeros(3, "M8[s]")), "SUM on datetime64"),
+    "SUM of a copied type": (lambda c: c.Allreduce(IN, [ten(), MPI.DOUBLE.Dup()]), "SUM on (a derived|MPI_|float)"),
+    "REPLACE": (lambda c: c.Allreduce(IN, ten(), MPI.REPLACE), "REPLACE"),
     "SUM of records": (lambda c: c.Allreduce(IN, np.zeros(3, "i4,f8")), "SUM on"),
     "partly the same memory": (lambda c: c.Allreduce(*overlapping()), "overlap"),
     "partly the same, scheduled": (lambda c: c.Allreduce(*overlapping(), algorithm="ring"), "overlap"),
@@ -92,6 +94,9 @@ ARGUMENTS = {
     "unordered algorithm": (lambda c: c.Allreduce(IN, ten(), NOT_COMMUTATIVE, algorithm="ring"), "rank order"),
     "no info": (lambda c: c.Allreduce_init(IN, ten(), MPI.SUM, None), "an MPI.Info.*got None"),
     "a word as info": (lambda c: c.Allreduce_init(IN, ten(), info="hint", algorithm="ring"), "an MPI.Info.*'hint'"),
+    **{f"segment_bytes={bad!r}": (lambda c, bad=bad: c.Allreduce(IN, np.zeros(3), segment_bytes=bad),
+       "expected a number of bytes, or 0") for bad in ("64K", 1.5, -1)},
+    "nothing to explain": (lambda c: c.explain(None, ten()), "unknown collective None"),
     "root": (lambda c: c.Bcast(ten(), SIZE), f"root {SIZE} is out of range"),
     **{f"no root: {name}": (call, "expected a rank as root, got None") for name, call in {
         "Bcast": lambda c: c.Bcast(ten(), None, algorithm="linear"),

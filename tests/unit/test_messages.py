@@ -50,6 +50,8 @@ def says(capsys):
     ("show neighbor_alltoall direct --graph x --size 3", "--graph: it takes no --size"),
     ("show neighbor_alltoall direct --graph x --size 0", "--graph: it takes no --size"),
     ("show neighbor_alltoall direct --graph x --root 0", "--graph: it takes no --root"),
+    ("show allreduce ring --size 4 --blocks 3", "--blocks: expected 4, as ring has at 4 ranks, got 3"),
+    ("show allreduce ring --size 4 --blocks 0", "got 0"), ("show bcast pipeline --blocks 0", "--blocks: expected 1 or more"),
     ("verify --graph x --file y", "--graph: it takes no --file"),
     ("verify --graph x --max-size 1", "--graph: it takes no --max-size"),
     ("verify --msccl x --graph y", "--msccl: it takes no --graph"),
