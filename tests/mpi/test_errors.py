@@ -79,7 +79,7 @@ BUFFERS = {
     "MAX on complex": (lambda c: c.Allreduce(IN, np.zeros(3, "D"), MPI.MAX), "MAX on complex128"),
     "MAX, scheduled": (lambda c: c.Allreduce(IN, np.zeros(3, "D"), MPI.MAX, algorithm="ring"), "MAX on complex128"),
     "SUM of dates": (lambda c: c.Allreduce(IN, np.zeros(3, "M8[s]")), "SUM on datetime64"),
-    "SUM of a copied type": (lambda c: c.Allreduce(IN, [ten(), MPI.DOUBLE.Dup()]), "SUM on (a derived|MPI_|float)"),
+    "SUM of a copy": (lambda c: c.Allreduce(IN, [ten(), MPI.DOUBLE.Dup()]), "SUM on (a derived datatype|Dup MPI_DOUBLE)"),
     "REPLACE": (lambda c: c.Allreduce(IN, ten(), MPI.REPLACE), "REPLACE"),
     "SUM of records": (lambda c: c.Allreduce(IN, np.zeros(3, "i4,f8")), "SUM on"),
     "partly the same memory": (lambda c: c.Allreduce(*overlapping()), "overlap"),
