@@ -172,3 +172,42 @@ class Layer(torch.nn.Module):
 
     def forward(self, features):
         return self.function.apply(features)
+
+
+def wider():
+    module = network()
+    module[0] = torch.nn.Linear(module[0].in_features, module[0].out_features + 1, dtype=torch.float64)
+    return module
+
+
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_optimizer_state_of_another_module_is_refused_and_changes_nothing(comm, strategy):
+    state = trained(comm, strategy, 1).optimizer.state_dict()
+    deeper = torch.nn.Sequential(*network(), torch.nn.Linear(3, 3, dtype=torch.float64))
+    for module, text in ((deeper, r"6\.weight: expected \(3, 3\).*, got 'no such"), (wider(), r"0\.weight: expected")):
+        model = wrap(module, comm, strategy, optimizer=torch.optim.SGD, lr=0.1)
+        before = [one.clone() for one in module.state_dict().values()]
+        with pytest.raises(ArgumentError, match="optimizer state: " + text):
+            model.optimizer.load_state_dict(state)
+        assert not model.flats
+        assert all(map(torch.equal, before, module.state_dict().values()))
+
+
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_optimizer_state_of_an_earlier_version_is_loaded_where_its_names_are_those_of_the_module(comm, strategy):
+    state = trained(comm, strategy, 1).optimizer.state_dict()
+    for name in ("parameters", "compressed"):
+        del state["cut"][name]
+    trained(comm, strategy, 0).optimizer.load_state_dict(state)
+    state["cut"]["orders"] = (state["cut"]["orders"][0][1:], state["cut"]["orders"][1])
+    with pytest.raises(ArgumentError, match="got 'no such parameter'"):
+        trained(comm, strategy, 0).optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name, option", [("residuals", "error_feedback"), ("masters", "parameter_compression")])
+def test_optimizer_state_of_codes_that_there_are_not_is_refused(comm, name, option):
+    model = trained(comm, "zero1", 0)
+    state = {**model.optimizer.state_dict(), name: [torch.zeros(3)]}
+    with pytest.raises(ArgumentError, match=rf"{name}: expected none, as this run has no {option}.*drop them, got 'those"):
+        model.optimizer.load_state_dict(state)
+    model.optimizer.load_state_dict({**state, name: []})

@@ -5,6 +5,7 @@ import random
 import numpy
 import pytest
 
+from mpicoll import ArgumentError
 from mpicoll.train.model import Tensor
 from mpicoll.train.parallel.buckets import Bucket, BucketLayout, exempt, groups
 
@@ -120,3 +121,9 @@ def test_what_is_never_compressed_lies_apart(seed):
     assert [bucket.start for bucket in layout.buckets] == [0] + [bucket.stop for bucket in layout.buckets[:-1]]
     closed = [max(order.index(number) for number in bucket.tensors) for bucket in layout.buckets]
     assert closed == sorted(closed)  # none waits for one that is complete later
+
+
+@pytest.mark.parametrize("order", [[0], [0, 0], [0, 1, 2]])
+def test_an_order_that_does_not_have_each_tensor_once_is_refused(order):
+    with pytest.raises(ArgumentError, match=r"order: expected each of range\(0, 2\) once"):
+        BucketLayout([Tensor("w", (2,), 0), Tensor("v", (3,), 0)], order, 2, 4)

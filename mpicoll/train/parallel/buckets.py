@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...schedule import bounds
 from ...support.arrays import Array, module_of
+from ...support.checks import check
 from ..model import Tensor
 
 
@@ -73,6 +74,8 @@ class BucketLayout:
         self.bucket_of = [0] * len(self.tensors)
         self.buckets: list[Bucket] = []
         order = list(order)
+        numbers = range(len(self.tensors))
+        check("order", order, sorted(order) == list(numbers), f"each of {numbers} once")
         together = self._together([number for number in order if number not in exact], limit)
         apart = self._together([number for number in order if number in exact], limit)
         place = {number: at for at, number in enumerate(order)}

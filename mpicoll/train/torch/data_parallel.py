@@ -12,7 +12,7 @@ import numpy
 
 from ...errors import ArgumentError
 from ...support.arrays import Array
-from ...support.checks import check
+from ...support.checks import agree, check, together
 from ...support.optional import require
 from ...support.tensors import (
     array_of,
@@ -502,6 +502,11 @@ class DataParallel(torch.nn.Module):
             "rank": self.comm.Get_rank(),
             "ranks": self.comm.Get_size(),
             "bytes": list(self.options.bucket_limits),
+            "compressed": self.options.compresses,
+            "parameters": {
+                name: f"{tuple(parameter.shape)} {parameter.dtype}"
+                for name, parameter in self._named.items()
+            },
             "orders": self._orders,
         }
 
@@ -514,23 +519,57 @@ class DataParallel(torch.nn.Module):
     ) -> None:
         """Cut the parameters as they were for a `cut`; take over `residuals` and `masters` of then.
 
-        Collective. Raises ArgumentError where that cannot be.
+        Collective. Raises ArgumentError on every rank, and changes nothing, where that cannot be.
         """
+        together(self.comm, lambda: self._check_state(cut, residuals, masters))
+        agree(self.comm, {"the orders of the optimizer state": cut["orders"]})
         if not self.flats and cut["orders"] is not None:
             self._arrange(cut["orders"])
-        own = self.cut()
-        for name in own:
-            check(
-                f"optimizer state: {name}",
-                cut[name],
-                cut[name] == own[name],
-                f"{own[name]}, as in this run",
-            )
         for feedback, values in zip(self._feedbacks(), residuals):
             feedback.clear()
             feedback.add(array_of(values))
         for master, values in zip(self._masters, masters):
             master.copy_(values)
+
+    def _check_state(
+        self,
+        cut: Mapping[str, Any],
+        residuals: Sequence[torch.Tensor],
+        masters: Sequence[torch.Tensor],
+    ) -> None:
+        """Raise ArgumentError unless `adopt` can take over all of it."""
+        own = self.cut()
+        orders = cut["orders"]
+        parameters = own.pop("parameters")
+        # states of earlier versions have no more of the parameters than their names
+        names = parameters if orders is None else orders[0]
+        saved = cut.get("parameters", {name: parameters.get(name, "another") for name in names})
+        for name in dict.fromkeys([*parameters, *saved]):
+            expected = parameters.get(name, "no such parameter")
+            value = saved.get(name, "no such parameter")
+            check(f"optimizer state: {name}", value, value == expected, expected)
+        if orders is not None:
+            good = sorted(orders[0]) == sorted(parameters) and all(
+                number < len(self._modules_in_order) for number in orders[1]
+            )
+            check("optimizer state: orders", orders, good, "each parameter of this module once")
+        if not self.flats:
+            own["orders"] = orders
+        for name in own:
+            value = cut.get(name, own[name])
+            expected = f"{own[name]}, as in this run"
+            check(f"optimizer state: {name}", value, value == own[name], expected)
+        for name, values, is_used, option in (
+            ("residuals", residuals, self.options.error_feedback, "error_feedback"),
+            ("masters", masters, self.options.parameter_compression, "parameter_compression"),
+        ):
+            check(
+                f"optimizer state: {name}",
+                f"those of {len(values)} buffers",
+                is_used or not values,
+                f"none, as this run has no {option}: wrap() as the run that was saved did, or "
+                f"load {{**state, {name!r}: []}} to drop them",
+            )
 
     # Figures.
 

@@ -121,8 +121,9 @@ class Sharded:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave on this rank, and the order of the buckets. Collective.
 
-        Raises ArgumentError where it was cut for another rank, number of ranks or bucket size, or
-        after the first backward of a model whose buckets have another order.
+        Raises ArgumentError on every rank where it was cut for other parameters, another rank,
+        number of ranks or bucket size, where it has residuals or masters that this model has no
+        use for, or after the first backward of a model whose buckets have another order.
         """
         state = dict(state_dict)
         self.model.adopt(state.pop("cut"), state.pop("residuals", ()), state.pop("masters", ()))
