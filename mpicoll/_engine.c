@@ -378,8 +378,10 @@ CODED_ALONE(OWN, x)
             n = shorter(count, GROUP_##NAME##_F);                                             \
             for (size_t i = 0; i < n; i++) vector[i] = before[i] * factor + vector[i];        \
             float scale = scale_##NAME(vector, n);                                            \
-            for (size_t i = 0; i < n; i++)                                                    \
-                after[i] = (vector[i] - sent_##NAME(vector[i], scale)) / factor;              \
+            for (size_t i = 0; i < n; i++) {                                                  \
+                float lost = (vector[i] - sent_##NAME(vector[i], scale)) / factor;            \
+                after[i] = fabsf(lost) <= FLT_MAX ? lost : before[i];                         \
+            }                                                                                 \
         }                                                                                     \
     }                                                                                         \
     WIDE static void feed_sums_##NAME(const float *sums, float *after, size_t count, float factor) \
@@ -387,8 +389,10 @@ CODED_ALONE(OWN, x)
         for (size_t n; count; sums += n, after += n, count -= n) {                            \
             n = shorter(count, GROUP_##NAME##_F);                                             \
             float scale = scale_##NAME(sums, n);                                              \
-            for (size_t i = 0; i < n; i++)                                                    \
-                after[i] += (sums[i] - sent_##NAME(sums[i], scale)) / factor;                 \
+            for (size_t i = 0; i < n; i++) {                                                  \
+                float lost = (sums[i] - sent_##NAME(sums[i], scale)) / factor;                \
+                after[i] += fabsf(lost) <= FLT_MAX ? lost : 0;                                \
+            }                                                                                 \
         }                                                                                     \
     }
 

@@ -39,7 +39,9 @@ class CodingLoss:
     shard that a rank sums itself it never sends, and loses nothing of it; there it keeps what is
     lost of the sum, where that is sent in codes, too.
 
-    What was lost is in float32, in units of the vectors over `scale`.
+    What was lost is in float32, in units of the vectors over `scale`. It stays finite, as it is
+    added to all later vectors: of vectors that are not what was lost before is kept, and of sums
+    that are not nothing.
 
     Algorithms: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019.
 
@@ -133,7 +135,9 @@ class CodingLoss:
                 if not is_own:
                     self.compression.quantise(sent, self._codes, self._module)
                 wanted -= sent
-                self._module.divide(wanted, factor, out=after[piece])
+                wanted /= factor
+                is_known = self._module.isfinite(wanted)
+                after[piece] = self._module.where(is_known, wanted, before[piece])
 
     def _feed_sums(self, sums: Array, after: Array, scale: float) -> None:
         factor = numpy.float32(scale)
@@ -147,4 +151,5 @@ class CodingLoss:
                 self.compression.quantise(sent, self._codes, self._module)
                 wanted -= sent
                 wanted /= factor
+                wanted[~self._module.isfinite(wanted)] = 0
                 after[start : start + len(part)] += wanted

@@ -278,6 +278,30 @@ def test_residuals_are_saved_by_the_names_of_parameters(comm, strategy, is_late)
     assert steps(other) == steps(model)
 
 
+def one_overflow(model, parameters):
+    """Whether the gradients of some steps are finite; those of one element of one rank overflow in the second."""
+    are_finite = []
+    for step in range(4):
+        model.zero_grad()
+        features = torch.ones(1, 40)
+        features[0, 0] = 1e38 if step == 1 and RANK == 0 else 1
+        model(features).sum().mul(10).backward()
+        are_finite.append(all(bool(torch.isfinite(parameter.grad).all()) for parameter in parameters))
+    return are_finite
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("compression", ["int8", "float16"])
+def test_one_overflow_leaves_later_gradients_finite(comm, compression):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 3))
+    model.register_comm_hook(None, mpicoll.torch.compression_hook(compression, True, algorithm="pairwise"))
+    assert one_overflow(model, list(model.parameters())) == [True, False, True, True]
+    for error_feedback in (False, True):
+        options = {"compression": compression, "error_feedback": error_feedback, "algorithm": "pairwise"}
+        model = wrap(torch.nn.Linear(40, 3), comm, "allreduce", **options)
+        assert one_overflow(model, list(model.parameters())) == [True, False, True, True]
+
+
 def test_residuals_that_belong_to_no_parameter(comm):
     model = wrapped("allreduce", comm, compression="int8", error_feedback=True)
     with pytest.raises(ArgumentError, match="residuals of 7.weight: expected no parameter of that name"):

@@ -85,10 +85,6 @@ class ErrorFeedback:
         """Forget all that was lost."""
         self._kept.fill(0)
 
-    def mend(self) -> None:
-        """Forget what gradients that were not finite have left."""
-        self._kept[~self._module.isfinite(self._kept)] = 0
-
     # Checkpoints and copies.
 
     def vector(self) -> list[tuple[int, Array]]:

@@ -117,7 +117,13 @@ class GradientStore(ABC):
         return bucket.number
 
     def prepare(self, bucket: Bucket, first: bool) -> None:
-        """The buffer is about to be reduced. first: in the first micro-batch of the step."""
+        """The buffer is about to be reduced. first: in the first micro-batch of the step.
+
+        Padding is zero: the last user of the buffer may have been longer, and codes of groups that
+        are not finite leave NaNs.
+        """
+        held = sum(self.layout.tensors[number].size for number in bucket.tensors)
+        self.buffer(bucket)[held:] = 0
 
     def arrived(self, bucket: Bucket) -> None:
         """The reduction is done."""
@@ -253,9 +259,7 @@ class ShardedGradients(GradientStore):
         return self._reduced_last[bucket.number % len(self._slots)]
 
     def prepare(self, bucket: Bucket, first: bool) -> None:
-        """Padding is zero: the last user of the buffer may have been longer."""
-        held = sum(self.layout.tensors[number].size for number in bucket.tensors)
-        self.buffer(bucket)[held:] = 0
+        super().prepare(bucket, first)
         self._adds[bucket.number] = not first
         self._reduced_last[bucket.number % len(self._slots)] = bucket.number
 

@@ -224,8 +224,6 @@ class Strategy:
         Raises ArgumentError where ranks have not made the same updates, StaleParameters where one
         has made half of it.
         """
-        if self.reducer.feedback is not None:
-            self.reducer.feedback.mend()
         steps = self.update.optimizer.steps
         mine = self.is_whole(), {"the updates that were made": steps}, len(self._losses)
         wholes, everyone, lengths = zip(*self.comm.allgather(mine))
