@@ -1,5 +1,6 @@
 """PyTorch modules on any number of ranks: the losses and the memory of theory, and parameters under way."""
 
+import io
 import sys
 from copy import deepcopy
 
@@ -150,6 +151,31 @@ def test_state_dict_waits(comm, strategy):
     _, parameters = alone(torch.optim.SGD, lr=0.1)
     for ours, theirs in zip(model.module.state_dict().values(), parameters, strict=True):
         numpy.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-8, atol=1e-12)
+
+
+def saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has all parameters")
+@pytest.mark.parametrize("touch", [
+    lambda model, part: part.state_dict(),
+    lambda model, part: part.load_state_dict(network()[5].state_dict()),
+    lambda model, part: deepcopy(part),
+    lambda model, part: saved_and_loaded(part),
+    lambda model, part: next(model.parameters()),
+])  # fmt: skip
+def test_parts_of_a_module_wait_for_their_parameters(comm, touch):
+    model = wrap(network(), comm, "zero1", optimizer=torch.optim.SGD, bucket_bytes=1, lr=0.1)
+    train(model, model.optimizer)
+    part = model.module[5]
+    assert not has_come(model, part.weight)  # the last forward that used it was before the step
+    touch(model, part)
+    assert has_come(model, part.weight)
+    assert vars(deepcopy(part)).keys() == vars(torch.nn.Linear(5, 3)).keys()  # an ordinary one
 
 
 class Ahead(torch.nn.Module):

@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias
 
 import numpy
@@ -75,9 +76,11 @@ class DataParallel(torch.nn.Module):
     is what `torch.save` and pickle write.
 
     `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in
-    `step()`). Forward, evaluation and `state_dict` wait for parameters under way: each module for
-    its own, and for those of other modules that it used before the end of the first backward.
-    Before reading other tensors of the module, call `settle()`. Buffers are broadcast once.
+    `step()`). Forward, evaluation, copies, and `state_dict` and `load_state_dict` of `module` and
+    its parts wait for parameters under way: forward of each module for its own, and for those of
+    other modules that it used before the end of the first backward. `parameters()` waits here, not
+    in `module`: before a program reads parameters otherwise, or writes to them, it calls
+    `settle()`. Buffers are broadcast once.
     Weights may be shared between modules. Not supported: reentrant checkpointing,
     `load_state_dict(assign=True)`, parameters frozen or thawed later. CUDA tensors
     need CuPy; PyTorch's current stream counts.
@@ -147,11 +150,12 @@ class DataParallel(torch.nn.Module):
                 module.register_forward_hook(_OwnHook(self._uses.end), always_call=True)
                 for module in self._modules_in_order
             ]
-        module: Any = self.module
-        module.__deepcopy__ = self._copied
-        module.__reduce_ex__ = self._pickled
-        module.register_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
-        module.register_load_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
+        module: Any
+        for module in self._modules_in_order:  # a program may save or copy a part of the module
+            module.__deepcopy__ = partial(self._copied, module)
+            module.__reduce_ex__ = partial(self._pickled, module)
+            module.register_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
+            module.register_load_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """That of the module."""
@@ -170,25 +174,27 @@ class DataParallel(torch.nn.Module):
         )
 
     @contextmanager
-    def _ordinary(self) -> Iterator[dict[str, Any]]:
-        """The attributes of the module, which is copied as any other with the newest parameters."""
+    def _ordinary(self, module: torch.nn.Module) -> Iterator[dict[str, Any]]:
+        """The attributes of a module, which is copied as any other with the newest parameters."""
         self.settle()
-        own = self.module.__dict__
+        own = module.__dict__
         hooks = {name: own.pop(name) for name in ("__deepcopy__", "__reduce_ex__")}
         try:
             yield own
         finally:
             own.update(hooks)
 
-    def _copied(self, memo: dict[int, Any]) -> torch.nn.Module:
-        """copy.deepcopy of the module: an ordinary one."""
-        with self._ordinary():
-            return copy.deepcopy(self.module, memo)
+    def _copied(self, module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+        """copy.deepcopy of the module or a part of it: an ordinary one."""
+        with self._ordinary(module):
+            return copy.deepcopy(module, memo)
 
-    def _pickled(self, protocol: SupportsIndex) -> tuple[Any, ...] | str:
-        """What pickle, and with it torch.save, writes of the module: an ordinary one."""
-        with self._ordinary() as own:
-            reduced = self.module.__reduce_ex__(protocol)
+    def _pickled(
+        self, module: torch.nn.Module, protocol: SupportsIndex
+    ) -> tuple[Any, ...] | str:
+        """What pickle, and with it torch.save, writes of the module or a part: an ordinary one."""
+        with self._ordinary(module) as own:
+            reduced = module.__reduce_ex__(protocol)
             if isinstance(reduced, str):
                 return reduced
             return tuple(dict(part) if part is own else part for part in reduced)
@@ -200,6 +206,13 @@ class DataParallel(torch.nn.Module):
         """Wait for all parameters. Local."""
         for flat in self.flats:
             flat.reducer.wait()
+
+    def named_parameters(
+        self, *arguments: Any, **named: Any
+    ) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Those of any module, and so `parameters()`, once the newest have come."""
+        self.settle()
+        return super().named_parameters(*arguments, **named)
 
     def train(self, mode: bool = True) -> Self:
         """As any module's; for evaluation wait for all parameters."""
@@ -246,7 +259,7 @@ class DataParallel(torch.nn.Module):
         """Drop the gradients, those on the shards of zero2 too."""
         for flat in self.flats:
             flat.forget()
-        super().zero_grad(set_to_none)
+        self.module.zero_grad(set_to_none)  # whose parameters need not have come
         self._first = True
         self._reduced = False
 

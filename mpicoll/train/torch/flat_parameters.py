@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 _REMEDY = (
-    "it in the buffer in which wrap() placed it: change values with parameter.data.copy_(…); "
-    "other types and other memory (parameter.data = …, module.double()) before the first backward"
+    "it in the buffer in which wrap() placed it: change values with parameter.data.copy_(…) after "
+    "model.settle(); other types and other memory (parameter.data = …, module.double()) before the "
+    "first backward"
 )
 
 
