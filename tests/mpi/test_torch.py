@@ -109,6 +109,33 @@ def test_step_hooks_run_once_a_step(comm, strategy):
     assert calls == STEPS * ["before", "after"]
 
 
+class Counting(torch.optim.Optimizer):
+    """Counts its steps in its group, in a tensor there, and in itself."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr, "total": torch.zeros(())})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self):
+        group, = self.param_groups
+        group["step"] = group.get("step", 0) + 1
+        group["total"] += 1
+        self.count += 1
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                rate = group["lr"] / (group["step"] + group["total"].item() + self.count)
+                parameter.sub_(parameter.grad, alpha=rate)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 4 << 20])
+def test_an_optimizer_that_counts_its_steps_counts_no_buckets(comm, bucket_bytes):
+    model = wrap(network(), comm, "zero1", optimizer=Counting, bucket_bytes=bucket_bytes, lr=0.1)
+    total = model.optimizer.param_groups[0]["total"]
+    same(model, train(model, model.optimizer), alone(Counting, lr=0.1))
+    assert total is model.optimizer.param_groups[0]["total"] and total == model.optimizer.count == STEPS
+
+
 @pytest.mark.parametrize("strategy", SHARDING)
 def test_clipping(comm, strategy):
     single, (features, labels) = network(), batches()[0]

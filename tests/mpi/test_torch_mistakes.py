@@ -113,6 +113,43 @@ def saved_and_loaded(module):
     return torch.load(file, weights_only=False)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_step_of_a_loss_that_reaches_no_parameter_is_refused(comm, strategy):
+    model = trained(comm, strategy)
+    torch.zeros((), requires_grad=True).backward()
+    with pytest.raises(ArgumentError, match=r"step\(\): expected a backward pass.*0 \* model\(features\)\.sum\(\)"):
+        model.optimizer.step()
+    features, labels = batches()[0]
+    loss = 0 * model(features).sum() if comm.Get_rank() else loss_of(model, features, labels)
+    loss.backward()
+    model.optimizer.step()
+
+
+def test_a_closure_calls_backward_in_the_step(comm):
+    model = trained(comm, "allreduce")
+    before = model.module[0].weight.clone()
+    for step in (model.optimizer.step, lambda closure: model.optimizer.step(closure=closure)):
+        step(lambda: learn(model, *batches()[0]))
+    assert not torch.equal(before, model.module[0].weight)
+
+
+@pytest.mark.parametrize("options", [{}, {"fused": True}])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_loss_scale_of_pytorch_is_for_allreduce(comm, strategy, options):
+    model = wrap(network(), comm, strategy, optimizer=torch.optim.SGD, lr=0.1, **options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    features, labels = batches()[0]
+    for _ in range(2):
+        scaler.scale(loss_of(model, features, labels)).backward()
+        if strategy == "allreduce":
+            scaler.step(model.optimizer)
+            scaler.update()
+            continue
+        with pytest.raises(ArgumentError, match="GradScaler: expected strategy allreduce"):
+            scaler.step(model.optimizer)
+        torch.amp.GradScaler("cpu", enabled=False).step(model.optimizer)
+
+
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, saved_and_loaded])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_copy_of_the_module_is_an_ordinary_module(comm, strategy, duplicate):
@@ -159,9 +196,8 @@ def test_a_backward_after_one_that_raised_is_refused(comm, strategy, steps):
     for _ in range(2):
         with pytest.raises(ArgumentError, match=r"backward\(\): expected the one before to have ended on rank"):
             learn(model, features, labels)
-    if strategy != "allreduce":
-        with pytest.raises(ArgumentError, match="got an exception in it"):
-            model.optimizer.step()
+    with pytest.raises(ArgumentError, match="got an exception in it"):
+        model.optimizer.step()
     model.state_dict()  # for a new job
 
 

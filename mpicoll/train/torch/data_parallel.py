@@ -67,8 +67,10 @@ class DataParallel(torch.nn.Module):
     After each backward the reductions of its gradients are under way (zero1, zero2:
     `optimizer.step()` waits for them), or done (allreduce: `grad` is the mean, zero where no rank
     used a parameter, and any optimizer of PyTorch will do). Every rank calls backward equally
-    often; they may use different parameters. The first backward finds out the order of the
-    gradients, and only then sends: from it on parameters live in flat buffers.
+    often; they may use different parameters, but at least one: a rank without data has the loss
+    ``0 * model(features).sum()``, of any features. `optimizer.step()` raises ArgumentError where
+    no gradients were sent. The first backward finds out the order of the gradients, and only then
+    sends: from it on parameters live in flat buffers.
 
     Under ZeRO a parameter must stay where the first backward placed it, else the next step raises
     ArgumentError, and the `grad` that it has after backward holds no values, and raises
@@ -132,6 +134,8 @@ class DataParallel(torch.nn.Module):
             self.optimizer = sharded(optimizer, self, optimizer_options)
         elif optimizer is not None:
             self.optimizer = optimizer(module.parameters(), **optimizer_options)
+            self.optimizer.register_step_pre_hook(self._before_step)
+            self.optimizer.register_step_post_hook(self._after_step)
         self._hook()
 
     def _hook(self) -> None:
@@ -270,9 +274,20 @@ class DataParallel(torch.nn.Module):
             "step()",
             "none",
             self._reduced,
-            "a backward pass outside of no_sync() since the last step, on every rank",
+            "a backward pass outside of no_sync() since the last step, on every rank, to at least "
+            "one parameter: a rank without data has the loss 0 * model(features).sum()",
         )
         self._check_parameters()
+
+    def _before_step(
+        self, _: object, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> None:
+        """The optimizer of allreduce is about to step; a closure calls backward itself."""
+        if not any(callable(value) for value in (*arguments[1:], *named.values())):
+            self.expect_gradients()
+
+    def _after_step(self, *_: object) -> None:
+        self._reduced = False
 
     def _check_parameters(self) -> None:
         """Raise ArgumentError for one that was frozen, thawed or taken out of its buffer."""

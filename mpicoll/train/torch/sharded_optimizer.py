@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...errors import ArgumentError
 from ...support.checks import check
 from ...support.tensors import in_torchs_stream, tensor_of, torch
 from ..optim import clip_factor
@@ -42,6 +43,35 @@ def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str,
     return optimizer
 
 
+class _Once:
+    """Entries of dictionaries that a step of several parts changes once.
+
+    An optimizer class may count its steps in its group or in itself; of each step it makes here
+    one for every bucket. `again` undoes what those before have changed.
+    """
+
+    def __init__(self, *holders: dict[str, Any]) -> None:
+        self._holders = [
+            (entries, dict(entries), {name: _copy_of(value) for name, value in entries.items()})
+            for entries in holders
+        ]
+
+    @torch.no_grad()
+    def again(self) -> None:
+        """The next part begins with the entries of the first one."""
+        for entries, before, copies in self._holders:
+            for name in entries.keys() - before.keys():
+                del entries[name]
+            entries.update(before)
+            for name, copy in copies.items():
+                if copy is not None:  # a tensor, which a step changes in place
+                    before[name].copy_(copy)
+
+
+def _copy_of(value: Any) -> torch.Tensor | None:
+    return value.detach().clone() if torch.is_tensor(value) else None
+
+
 class Sharded:
     """Mixed into an optimizer class: steps bucket by bucket, as reduced gradients come."""
 
@@ -68,6 +98,21 @@ class Sharded:
         super().add_param_group(param_group)  # type: ignore[misc]
 
     @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Where torch.amp.GradScaler asks how to step, before it looks for gradients.
+
+        Raises ArgumentError: it would find none of those on the shards, and no overflow.
+        """
+        raise ArgumentError(
+            "GradScaler: expected strategy allreduce, or bfloat16, which needs no loss scale, got "
+            "an optimizer of shards: wrap(…, 'allreduce'), or GradScaler(enabled=False)"
+        )
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        """Fused optimizers set it."""
+
+    @property
     def device(self) -> torch.device:
         """That of the model."""
         device: torch.device = self.model.device
@@ -83,12 +128,14 @@ class Sharded:
         model = self.model
         model.expect_gradients()
         factor = self._clip_factor()
+        once = _Once(vars(self), self.param_groups[0])
         for flat in model.flats:
             for bucket, gradients in flat.reducer.updating():
                 with model.meter.computing(f"update {bucket.number}"):
                     piece = flat.piece(bucket)
                     gradient = tensor_of(gradients)
                     piece.grad = gradient if factor == 1 else gradient.mul_(factor)
+                    once.again()
                     self.unhooked_step()
                     piece.grad = None
         model.commit()
