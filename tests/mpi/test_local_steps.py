@@ -258,6 +258,26 @@ def test_a_rank_whose_gradients_are_not_finite_stops_all(options):
     same_bits(trainer)
 
 
+@pytest.mark.parametrize("options", [{}, {"overlap": "none"}, {"inner_steps": 4}], ids=str)
+def test_a_rank_that_has_stopped_is_one_error(options):
+    """The fragments whose exchange says so, too, are not awaited by the next fit."""
+    calls = []
+
+    def learn(params, batch):
+        calls.append(1)
+        bad = RANK == SIZE - 1 and len(calls) == 3
+        return 1.0, {"w": numpy.full_like(params["w"], numpy.nan if bad else 0.1)}
+
+    options = {"inner_steps": 30, "fragments": 3, **options}
+    trainer = Trainer(learn, SGD(), WORLD, "diloco", params={"w": numpy.ones((8, 9))}, **options)
+    with pytest.raises(BadGradient, match=rf"rank {SIZE - 1}: update 3"):
+        trainer.fit(DATA, steps=4, batch_size=BATCH)
+    for _ in range(3):
+        trainer.fit(DATA, steps=2, batch_size=BATCH)
+        same_bits(trainer)
+    assert numpy.isfinite(trainer.params["w"]).all()
+
+
 @pytest.mark.skipif(SIZE == 1, reason="one rank cannot differ")
 def test_common_parameters_that_are_not_the_same_are_found():
     trainer = trained(inner_steps=4, fragments=2)

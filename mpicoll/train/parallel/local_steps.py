@@ -133,7 +133,7 @@ class LocalSteps(Strategy):
         self.outer.synchronize(self.update.optimizer.steps)
 
     def take_up(self) -> list[float]:
-        self.outer.failure = None
+        self.outer.forget_failure()
         losses = super().take_up()
         if self.outer.is_synchronized:  # the program may have written to them
             self.outer.adopt()

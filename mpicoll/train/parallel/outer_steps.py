@@ -293,6 +293,15 @@ class OuterSteps:
                 self._send(fragment)
             self._wait(fragment)
 
+    def forget_failure(self) -> None:
+        """Go on where any rank has stopped, without the exchanges that say so. Collective.
+
+        What the others have changed is in their parameters, and so in their next exchange.
+        """
+        if any(self._comm.allgather(self.failure is not None)):
+            self.drop()
+        self.failure = None
+
     def is_under_way(self) -> bool:
         """Whether any exchange is."""
         return len(self._in_flight) > 0
