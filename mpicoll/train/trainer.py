@@ -176,6 +176,7 @@ class Trainer:
         ------
         StaleParameters
             Where an exception has ended an update half made: only `fit` with resume goes on then.
+            Not after BadGradient, where other parts of that update may have been made.
         """
         return self.strategy.named()
 

@@ -225,6 +225,24 @@ def test_a_bad_gradient_of_the_last_step_is_found(data, strategy, overlap, mpi_t
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_with_a_norm_a_bad_gradient_changes_no_bucket(data, strategy):
+    calls = []
+
+    def learn(params, batch):
+        calls.append(1)
+        spoil = [numpy.nan if len(calls) == 3 and number == 1 else 1.0 for number in range(3)]
+        return 1.0, [numpy.full(8, value) for value in spoil]
+
+    params = [numpy.ones(8) for _ in range(3)]
+    trainer = Trainer(learn, SGD(0.5), WORLD, strategy, params=params, bucket_bytes=64, clip_norm=1e9)
+    refused(trainer, data, epochs=None, steps=4)
+    for steps in (2, 3):  # those before it; then one more
+        values = {float(value) for array in trainer.params.values() for value in array}
+        assert values == {1 - 0.5 * steps} and trainer.optimizer.steps == steps
+        trainer.fit(data, steps=1, batch_size=13)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_norm_that_overflows_is_one_error(strategy, data):
     huge = lambda params, batch: (1.0, [numpy.full(5, 1e200)])
