@@ -288,7 +288,9 @@ def test_a_handler_that_raises_while_a_plan_becomes_a_task(comm, call, where):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("where", ["_is_left_unattended", "_require_startable", "_new_record", "run_as_task", "_new_task", "submit"])
+@pytest.mark.parametrize("where", [
+    "_is_left_unattended", "_require_startable", "_new_record", "run_as_task", "_new_task", "submit",
+])  # fmt: skip
 def test_a_handler_that_raises_before_a_plan_has_begun(comm, where):
     """It is started, or may be started again; it was neither."""
     y = np.zeros(PRIME)
