@@ -39,7 +39,7 @@ class Request(LowerCase, MPI.Grequest):
             LEFT_OVER.pop(new.task, None)
             new.task.raise_error()
 
-        handle = MPI.Grequest.Start(query)
+        handle = MPI.Grequest.Start(query)  # quirk: waitall-beside-null
         new = super().__new__(cls, handle)
         new._is_active = True
         device = device_of(operands)

@@ -187,6 +187,17 @@ QUIRKS = (
         test="tests/mpi/test_odd_buffers.py::test_huge_calls_are_served_by_what_can",
     ),
     Quirk(
+        name="waitall-beside-null",
+        library=MPICH,
+        versions="5.0.2",
+        symptom="MPI_Waitall ends the job (an assertion in request_impl.c) where a list has a"
+        " generalized request, such as those of mpicoll's non-blocking calls or of mpi4py's"
+        " Grequest, and MPI_REQUEST_NULL, such as one that has been waited for.",
+        instead="Leave out of the list what has ended, or call Testall, Waitsome or Waitany.",
+        test="tests/mpi/test_nonblocking.py"
+        "::test_lists_in_which_a_request_has_been_waited_for",
+    ),
+    Quirk(
         name="wrong-bcast",
         library=INTEL_MPI,
         versions="2021.16 to 2021.18",
