@@ -11,12 +11,10 @@ from . import outfiles, userfile
 from .bench_lines import Lines, osu, summary
 from .graphfile import measured
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
-from .options import add_shared, must_be_compressible, must_take_time, sizes_of
+from .options import add_shared, must_be_compressible, must_take_time, parse_sizes
 from .screen import comment, folded
 from .values import parsed, size, whole
 
-#: bytes of the vector, where none are given
-_SIZES = "4K:64M"
 NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the
 median; the candidates alternate. busbw as nccl-tests defines it. native: mpi4py's plain method.
 x native: above 1 is faster. auto: what mpicoll chooses. *: the fastest."""
@@ -31,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--collective", default="allreduce", metavar="NAME", help="one of `mpicoll list`")
     add("--algorithms", default="all,auto", metavar="A,B", help="words of `mpicoll list`, nccl")
-    add_shared(parser, "--dtype", "--sizes", factor=2, min_time=1.0)
+    add_shared(parser, "--dtype", sizes="4K:64M", factor=2, min_time=1.0)
     add("--repeats", type=whole, metavar="N", help="repetitions per size, instead of --min-time")
     add("--op", default="sum", help="sum, prod, max, min, land, lor, lxor, band, bor, bxor")
     add_shared(parser, "--compression")
@@ -65,7 +63,7 @@ def run(arguments: Namespace) -> int:
     from ..launch import install_abort_hook
 
     install_abort_hook()
-    from ..bench import compare, traced
+    from ..bench import compare, traced, tuning
     from ..communicator import Communicator
     from ..measure import OF_CALLS, measured_on, write_timeline
 
@@ -75,7 +73,7 @@ def run(arguments: Namespace) -> int:
     timing = _timing(arguments)
     options = _options(arguments, comm)
     name = measured(arguments.collective).name
-    sizes = sizes_of([name], arguments.sizes, _SIZES, arguments.factor)
+    sizes = tuning.sizes_of(name, parse_sizes(arguments.sizes, arguments.factor))
     if arguments.plot and sizes == [0]:
         raise ArgumentError(f"--plot: it draws curves over bytes, and a {name} has none")
     candidates = _candidates(arguments)

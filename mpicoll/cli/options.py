@@ -10,14 +10,17 @@ from typing import Any
 from .. import algorithms
 from ..algorithms import AlgorithmName
 from ..codes import codes_of
-from ..collectives import BARRIER, CollectiveName
+from ..collectives import CollectiveName
 from ..errors import ArgumentError
 from ..support.units import parse_bytes
 from .values import number, parsed, size, whole
 
 #: {option: keywords of `add_argument`}
 SHARED: dict[str, dict[str, Any]] = {
-    "--sizes": {"metavar": "A:B", "help": "bytes of the vector: a range, one size, or a list"},
+    "--sizes": {
+        "metavar": "A:B",
+        "help": "bytes of the vector: a range, one size, or a list; a barrier has none",
+    },
     "--factor": {"type": whole, "metavar": "N", "help": "ratio of successive sizes of a range"},
     "--dtype": {"default": "float32", "help": "element type"},
     "--min-time": {
@@ -120,15 +123,6 @@ def must_take_time(min_time: float) -> None:
     """Raise ArgumentError for a --min-time in which nothing can be measured."""
     if not 0 < min_time < float("inf"):
         raise ArgumentError(f"--min-time: expected more than 0 seconds, got {min_time}")
-
-
-def sizes_of(collectives: Sequence[str], text: str | None, default: str, factor: int) -> list[int]:
-    """The bytes that --sizes says, or the default; a barrier has no bytes, and one size, 0."""
-    if set(collectives) != {BARRIER.name}:
-        return parse_sizes(default if text is None else text, factor)
-    if text is not None:
-        raise ArgumentError("--sizes: expected a collective that moves data, got barrier")
-    return [0]
 
 
 def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:

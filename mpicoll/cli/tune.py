@@ -14,12 +14,10 @@ from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
 from .graphfile import measured
 from .modelfile import read_model
-from .options import add_shared, must_take_time, parse_sizes, sizes_of
+from .options import add_shared, must_take_time, parse_sizes
 from .plots import draw_table
 from .values import parsed, whole
 
-#: bytes of the vector, where none are given
-_SIZES = "1K:16M"
 #: of a prediction, the numbers of ranks where none is given
 _RANKS = "2,4,8,16,32,64"
 
@@ -39,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="A,B",
         help="collectives to tune",
     )
-    add_shared(parser, "--dtype", "--sizes", factor=4, min_time=2.0)
+    add_shared(parser, "--dtype", sizes="1K:16M", factor=4, min_time=2.0)
     add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="segment sizes to try")
     add(
         "--compression",
@@ -81,7 +79,7 @@ def run(arguments: Namespace) -> None:
     root = comm.Get_rank() == 0
     output = Path(arguments.output)
     names = [measured(name.strip()).name for name in arguments.collectives.split(",")]
-    sizes = sizes_of(names, arguments.sizes, _SIZES, arguments.factor)
+    sizes = parse_sizes(arguments.sizes, arguments.factor)
     segments = parse_sizes(arguments.segments, option="--segments")
     dtype = element_type(arguments.dtype)
     facts = measured_on(comm)

@@ -12,7 +12,6 @@ from mpicoll import engine, select
 from mpicoll.bench import tuning as tune
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.cli import main as command_line
-from mpicoll.cli.options import sizes_of
 from mpicoll.communicator import communicator
 from mpicoll.execute.context import Context
 from mpicoll.select import probe, table
@@ -298,9 +297,6 @@ def test_a_barrier_is_tuned_at_its_one_size(comm):
     (entry,), _ = tune.tune(comm, ["barrier"], [1 << 10, 1 << 12], [], np.dtype("f4"), 0.01)
     (rule,) = entry["rules"]
     assert rule["from"] == "0"
-    assert sizes_of(["barrier"], None, "1K:4K", 2) == [0]
-    with pytest.raises(mpicoll.ArgumentError, match="--sizes: .* got barrier"):
-        sizes_of(["barrier"], "1K", "1K:4K", 2)
 
 
 SLIPS = {
